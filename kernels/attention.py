@@ -30,7 +30,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.contract import KernelLaunch, interpreted, require_runnable
 from kernels.hopper import TMA_ALIGNMENT_BYTES
 from kernels.tiles import capability
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
 LOG2_E = tl.constexpr(log2(e))
 WIDTHS = 16, 32, 64, 128
@@ -183,7 +183,7 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 """{direction: its kernel}. A backward pass launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
-BLOCKS = beside(__file__, "attention.toml")
+BLOCKS = tables_of(__file__, "attention.toml")
 """{GPU: {direction: sizes of blocks, warps and stages}}; on Hopper by width, too."""
 
 

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def load(path: str) -> Any:
 def _declared() -> dict[str, Contender]:
     """The contenders of registry.toml by name."""
     declared = {}
-    for name, fields in beside(__file__, "registry.toml").items():
+    for name, fields in tables_of(__file__, "registry.toml").items():
         several = {field: tuple(values) for field, values in fields.items() if isinstance(values, list)}
         declared[name] = Contender(name, **(fields | several))
     return declared

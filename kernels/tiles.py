@@ -275,7 +275,7 @@ def machine_of(device: torch.device) -> GpuSpec | None:
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    datasheet = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
+    datasheet = GpuSpec.of_chip(chips.chip_of_device(properties.name) or chips.find("H100 SXM"))
     shared_bytes = getattr(properties, "shared_memory_per_block_optin", None)
     return replace(datasheet, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
 

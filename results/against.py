@@ -5,6 +5,7 @@ Then `roofline compare` says what became slower, and its exit code is that of th
 for bad input.
 """
 
+import math
 import os
 import re
 import subprocess
@@ -12,10 +13,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline.analysis.changes import seen_by
-from roofline.analysis.verdicts import MARGIN
+from roofline.analysis.changes import BETWEEN_RUNS, KNOWN
+from roofline.analysis.verdicts import MARGIN, Change
 from roofline.commands import cli
-from roofline.operations.format import error_text
+from roofline.report.format import error_text
 from roofline.supervise.plan import duration
 from roofline.worker import METHOD_VERSION
 
@@ -59,7 +60,7 @@ def plan(runs: int, words: list[str]) -> str:
 
 def sight(count: int) -> str:
     """Which change `count` runs a side can see."""
-    change = seen_by(count)
+    change = Change(0.0, BETWEEN_RUNS * math.sqrt(2 / count), KNOWN + 2 * (count - 1))
     return (
         f"{count} a side have a standard error of {error_text(change.error)} on an idle machine, quick ones more: "
         f"a change below {error_text(change.resolution)} would not be seen in a single case; "

@@ -19,10 +19,10 @@ from pathlib import Path
 from roofline.analysis.comparison import compare
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
+from roofline.analysis.tokens import compared
 from roofline.analysis.verdicts import FASTER, SLOWER
-from roofline.operations.format import rate_text
 from roofline.report import tables
-from roofline.report.throughput import beside_baseline
+from roofline.report.format import rate_text
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.conditions import differences, slug
@@ -228,7 +228,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
         f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
         for dtype, roof in cases.attrs["roofs"].items()
     )
-    ratios = beside_baseline(cases[cases["analysis"] == "throughput"]).groupby("contender", sort=False)
+    ratios = compared(cases[cases["analysis"] == "throughput"]).groupby("contender", sort=False)
     speeds = (
         f"{name} {geometric_mean(rows['ratio_to_baseline']):.3f} of {rows['baseline'].iloc[0]} ({len(rows)})"
         for name, rows in ratios

@@ -14,7 +14,7 @@ from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
 from collectives.peer import fused_matmul_reduce_scatter
 from collectives.transfers import Transfers, WarmUp
-from roofline.theory.arms import ARMS, TELLING, OverlapPlan, base_arm, cuts, of_operation
+from roofline.theory.arms import ARMS, TELLING, OverlapPlan, arms_of, base_arm, cuts
 from roofline.theory.schedule import Grid
 from roofline.worker.alone import ALONE
 
@@ -97,7 +97,7 @@ class Summed(Setting):
             on_device.added_by_kernel(operands)
         case = self.case
         sms = workers(self.device)
-        arm = next(arm for arm in of_operation(case.op, gpu=True) if arm in TELLING)
+        arm = next(arm for arm in arms_of(case.op, gpu=True) if arm in TELLING)
         grid = cuts(arm, case.m, case.n, case.ranks, sms)[0].grid
         return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
 

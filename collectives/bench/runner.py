@@ -18,7 +18,7 @@ from kernels.bench import roof
 from kernels.registry import CONTENDERS
 from roofline.operations import Contender, contenders
 from roofline.operations.gathering import OFF_PACE
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of, base_arm
 from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 
 LONGEST_GATHER_S = 2.0
@@ -48,7 +48,7 @@ class Runner(roof.Runner):
         for name in BY_PERSISTENT:
             if name in self.own_arms:
                 arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
-        return arms | {name: on_device.ARMS[name] for name in of_operation(op, gpu=True) if name in on_device.ARMS}
+        return arms | {name: on_device.ARMS[name] for name in arms_of(op, gpu=True) if name in on_device.ARMS}
 
     def contenders(self, case):
         runs = self.arms(case.op, self.options.device) | {PEER: type(self).peer_operator}

@@ -18,7 +18,7 @@ import pandas
 import roofline
 from kernels.warpgroup_config import Config
 from kernels.waves import GpuSpec, cost
-from roofline.analysis.throughput import roof_of
+from roofline.analysis.memory_roof import roof_of
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
 from roofline.theory.arguments import Parser
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         layers = parse(options.model).layers
     except ValueError as error:
         parser.error(str(error))
-    chip = chips.of_device(run.metadata["machine"]["chip"])
+    chip = chips.chip_of_device(run.metadata["machine"]["chip"])
     roof = roof_of(run, "bf16")
     if not (chip and roof):
         parser.error(f"{options.run} has no ceilings in bf16 of a GPU with a datasheet: give a run on a Hopper")

@@ -49,7 +49,7 @@ from roofline.store.stats import ratio_of
 from roofline.theory import chips
 from roofline.theory.arguments import Parser, positive
 from roofline.theory.chips import Chip
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 from roofline.worker import steady
 from roofline.worker.clocks import CudaClock
 from roofline.worker.prepared import rejection
@@ -96,7 +96,7 @@ class Experiment(NamedTuple):
         return max(releases)
 
 
-EXPERIMENTS = {name: Experiment(**row) for name, row in beside(__file__, "trial.toml").items()}
+EXPERIMENTS = {name: Experiment(**row) for name, row in tables_of(__file__, "trial.toml").items()}
 
 
 def combinations(changes: list[dict[str, list]]) -> list[dict]:
@@ -353,11 +353,20 @@ def main(arguments: list[str] | None = None) -> int:
             command.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
-        chip = chips.of_device(torch.cuda.get_device_name()) or chip
+        chip = chips.chip_of_device(torch.cuda.get_device_name()) or chip
         gpu = tiles.machine_of(torch.device("cuda", 0))
     inspected = Inspected(options.inspected)
     shapes = tuple(options.shapes or experiment.shapes)
-    cases = Options("cuda", True, "xxl", LAYERS, tuple(experiment.tokens), (1, 8), ("bf16",), shapes=shapes)
+    cases = Options(
+        device="cuda",
+        timed=True,
+        model="xxl",
+        layers=LAYERS,
+        tokens=tuple(experiment.tokens),
+        tp=(1, 8),
+        dtypes=("bf16",),
+        shapes=shapes,
+    )
     try:
         plans = {case: candidates(experiment, case, gpu) for case in sweep(cases)}
         sound = sound_among(plans, chip, inspected, anew=options.dry)

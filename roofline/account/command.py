@@ -72,7 +72,7 @@ def _chip(options: argparse.Namespace) -> chips.Chip:
 
 
 def question(options: argparse.Namespace) -> Question:
-    """What `options` ask. Raises ValueError for an unknown model or chip."""
+    """The question of `options`. Raises ValueError for an unknown model or chip."""
     chip = _chip(options)
     exact = options.collectives == "exact" if options.collectives else not chip.torus_axes
     model = parse_model(options.model)

@@ -1,4 +1,4 @@
-"""What sets the pace of a sharded model, the chips or the links between them, and from how many tokens on.
+"""The pace of a sharded model, set by the chips or by the links between them, and the tokens from which on it is which.
 
 The forward pass of one block, D -> F -> D: its FLOP, and what it gathers and scatters. Every term is fixed, or grows
 with the tokens B, so that the bound is where two straight lines meet. All collectives run beside the matmuls. The
@@ -79,7 +79,7 @@ class Bound:
 
 
 def collectives(question: Question) -> list[Collective]:
-    """What a block gathers and scatters."""
+    """The gathers and scatters of a block."""
     weights = question.gathers * question.block_weights * question.gathered_weight_bytes
     activations = question.model.d_model * BF16_BYTES / question.fsdp  # of each token, on one device
     rows = []
@@ -93,7 +93,7 @@ def collectives(question: Question) -> list[Collective]:
 
 
 def crossings(question: Question, kind: str) -> list[Crossing]:
-    """What a collective of the devices of `kind`, two or more, takes on each fabric that it crosses.
+    """A collective of the devices of `kind`, two or more, on each fabric that it crosses.
 
     On a torus, tensor parallelism beside FSDP has one axis, and FSDP the rest; either of them alone has all.
     On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several

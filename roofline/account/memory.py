@@ -1,4 +1,4 @@
-"""How many bytes training takes, and on how many devices they fit.
+"""The bytes of training, and the devices on which they fit.
 
 Counted: master weights, gradients and the optimizer's moments in fp32, and what the forward pass saves in bf16 for the
 backward one. Not counted: what is alive for a moment only, as gathered weights and the outputs of the block at hand.
@@ -10,7 +10,7 @@ from roofline.account.question import BF16_BYTES, Question
 from roofline.theory.chips import GB, GIB
 
 STATE_BYTES = {"weights": 4, "gradients": 4, "optimizer": 2 * 4}
-"""What each parameter takes, in fp32. The optimizer, AdamW, has two moments."""
+"""Bytes of each parameter, in fp32. The optimizer, AdamW, has two moments."""
 
 SAVED = {
     "all": "{inputs}",
@@ -21,7 +21,7 @@ SAVED = {
 counts twice in a block with a gate: the outputs of `gate` and `up`, whose product is the input of `down`."""
 
 INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's outputs"}
-"""What a block of so many matrices saves."""
+"""Elements that a block of so many matrices saves."""
 
 
 @dataclass(frozen=True)

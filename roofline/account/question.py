@@ -26,19 +26,19 @@ class Question:
     fsdp: float = 1
     """Into how many parts fully sharded data parallelism cuts the weights and the tokens."""
     exact: bool = True
-    """Whether a collective sends a device no more than what it lacks: (P - 1) / P of V, and not V."""
+    """A collective sends a device no more than what it lacks: (P - 1) / P of V, and not V."""
     tokens: int = 0
     """Alive at once, on all devices: those of a step, or of each of its microbatches."""
     saved: str = "all"
     """A policy of `memory.SAVED`."""
     fabrics_overlap: bool = True
-    """Whether the axes of a kind, NVLink and the network work beside each other, or collectives one after the other."""
+    """The axes of a kind, NVLink and the network work beside each other; else collectives one after the other."""
     gathers: int = 1
-    """How often the weights are gathered in a step: once for each of its microbatches."""
+    """Gathers of the weights in a step: one for each of its microbatches."""
     gathered_weight_bytes: int = BF16_BYTES
     """The size of one weight on its way to those who need it."""
     gathered_blocks: int = 1
-    """How many blocks' gathered weights a device holds at a time."""
+    """Blocks whose gathered weights a device holds at a time."""
 
     @property
     def degrees(self) -> dict[str, float]:
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def block_weights(self) -> float:
-        """How many weights of a block the devices of an FSDP group share."""
+        """Weights of a block that the devices of an FSDP group share."""
         return self.model.matrices * self.model.d_model * self.model.d_ff / self.tp
 
     @property

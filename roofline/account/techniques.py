@@ -1,4 +1,4 @@
-"""What lowers the tokens at which the chips set the pace, how far, and at what cost; and what does not, and why.
+"""Techniques that lower the tokens at which the chips set the pace, how far, and at what cost; or why they do not.
 
 A technique is a row of `TECHNIQUES`: it changes the question, and the difference between the answers is its effect.
 """
@@ -79,13 +79,13 @@ def _effect(technique: Technique, now: Question) -> Effect:
 
 
 def _device_bytes(question: Question) -> float:
-    """What a device holds, with weights that are gathered."""
+    """The bytes of a device, with weights that are gathered."""
     gathered_bytes = question.gathered_blocks * question.block_gathered_bytes
     return memory.sharded_bytes(question) / question.devices + gathered_bytes
 
 
 def _received_bytes(question: Question, tokens: float) -> float:
-    """What a device receives in a forward pass of all blocks."""
+    """The bytes that a device receives in a forward pass of all blocks."""
     of_block = 0.0
     for collective in collectives(question):
         for crossing in collective.crossings:

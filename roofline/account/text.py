@@ -1,4 +1,4 @@
-"""What `roofline account` answers, in lines: sentences first, then a table of each module's rows."""
+"""The answers of `roofline account`, in lines: sentences first, then a table of each module's rows."""
 
 import math
 import textwrap
@@ -9,8 +9,8 @@ from roofline.account.communication_bound import Bound, best_split, bound, colle
 from roofline.account.memory import Part
 from roofline.account.question import Question
 from roofline.operations.attention import Attention
-from roofline.operations.format import time_text
 from roofline.operations.transformer_step import TransformerStep
+from roofline.report.format import time_text
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
 from roofline.theory.models import Model
@@ -43,7 +43,7 @@ def text(question: Question) -> str:
 
 
 def _readings(question: Question) -> list[str]:
-    """Whether it fits the devices, and how many would be enough."""
+    """The verdict on each device's memory, and the number of devices that would be enough."""
     if not question.model.blocks:
         lacking = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
         return [f"  memory: not known of D,F alone; add {lacking}"]
@@ -92,7 +92,7 @@ def _forward(question: Question) -> list[str]:
 
 
 def _terms(question: Question) -> list[str]:
-    """What each collective takes on the fabric that it waits for."""
+    """The time of each collective on the fabric that it waits for."""
     rows = [["  term", "over", "V, fixed", "V, a token", "received", "rate", "time", "a token"]]
     for collective in collectives(question):
         slowest = collective.slowest

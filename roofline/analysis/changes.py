@@ -34,7 +34,7 @@ Sides = Sequence[Sequence[Values]]
 
 
 class Spread(NamedTuple):
-    """What one run says of a case: the logarithm of its speed, the variance of that, its degrees of freedom."""
+    """A case in one run: the logarithm of its speed, the variance of that, its degrees of freedom."""
 
     value: float
     variance: float
@@ -42,7 +42,7 @@ class Spread(NamedTuple):
 
 
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
-    """What a run says of the case of `record`; {} where it has no ratio, or fewer than two processes have one."""
+    """The values of a record's case in a run; {} where it has no ratio, or fewer than two processes have one."""
     if of == SPEED and record["ratio_to_baseline"] is None:
         return {}
     shape = run.shapes[record["shape"]]
@@ -79,12 +79,6 @@ def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     if None in base_spreads + new_spreads:
         return None
     return change(base_spreads, new_spreads, of)
-
-
-def seen_by(count: int) -> Change:
-    """No change, with the standard error that `count` runs a side leave it on an idle machine, where runs differ by
-    `BETWEEN_RUNS` and rounds by little."""
-    return Change(0.0, BETWEEN_RUNS * math.sqrt(2 / count), KNOWN + 2 * (count - 1))
 
 
 def complete(cases: Sequence[Values]) -> list[int]:

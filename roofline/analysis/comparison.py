@@ -31,8 +31,8 @@ NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ, or it is void."""
 
 
-class Case(NamedTuple):
-    """What became of one case, or of a contender in the mean over the cases that all runs have of it. Times are
+class CaseChange(NamedTuple):
+    """The change of one case, or of a contender in the mean over the cases that all runs have of it. Times are
     geometric means over the runs of a side; a mean over cases has none."""
 
     case: str
@@ -53,15 +53,15 @@ class Missing(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     base_runs: int
     new_runs: int
     differences: dict[str, tuple[str, str]]
     unfinished: list[str]
     """Which runs were cut short."""
-    means: list[Case]
-    cases: list[Case]
+    means: list[CaseChange]
+    cases: list[CaseChange]
     missing: list[Missing]
     baseline_speed: float | None
     """Geometric mean of the baseline's own speed, NEW over BASE: how far the machine moved between the runs."""
@@ -77,9 +77,10 @@ class Comparison:
         return int(strict and (is_missing or self.count(UNDECIDED) > 0))
 
 
-class Measured(NamedTuple):
-    """A case of one run, which goes by `name`."""
+class CaseOfRun(NamedTuple):
+    """A case as one run measured it. The run goes by `name`, and is of BASE, `side` 0, or of NEW, 1."""
 
+    side: int
     name: str
     run: Run
     record: dict
@@ -90,22 +91,23 @@ class Pair:
     """A case, as the runs of BASE and those of NEW measured it."""
 
     case: str
-    sides: tuple[list[Measured], list[Measured]]
+    of_runs: list[CaseOfRun]
 
-    @cached_property
-    def records(self) -> dict[str, dict]:
-        """{name of a run: its record}."""
-        return {name: record for name, _, record in chain(*self.sides)}
+    def all_of(self, field: str) -> list:
+        """The values of a field in all runs' records."""
+        return [of_run.record.get(field) for of_run in self.of_runs]
 
-    def of_all(self, field: str) -> list:
-        """What each run's record has of a field."""
-        return [record.get(field) for record in self.records.values()]
+    def by_side(self, values: Sequence) -> list[list]:
+        """`values`, one of each run, of BASE and of NEW."""
+        sides = [[], []]
+        for of_run, value in zip(self.of_runs, values, strict=True):
+            sides[of_run.side].append(value)
+        return sides
 
     def means(self, field: str) -> list[float | None]:
         """The geometric mean of a field on each side; None where a run lacks it."""
         means = []
-        for side in self.sides:
-            values = [measured.record.get(field) for measured in side]
+        for values in self.by_side(self.all_of(field)):
             means.append(None if None in values else geometric_mean(values))
         return means
 
@@ -125,29 +127,26 @@ class Pair:
 
     @property
     def is_void(self) -> bool:
-        return any(self.of_all("link_off_pace"))
+        return any(self.all_of("link_off_pace"))
 
     @property
     def is_of_baseline(self) -> bool:
-        return self.contender == self.of_all("baseline")[0]
+        return self.contender == self.all_of("baseline")[0]
 
     @property
     def contender(self) -> str:
-        return self.of_all("contender")[0]
+        return self.all_of("contender")[0]
 
     @cached_property
     def judged_by(self) -> str:
-        return SPEED if None in self.of_all("hidden_fraction") else HIDDEN
+        return SPEED if None in self.all_of("hidden_fraction") else HIDDEN
 
     @cached_property
     def values(self) -> Sides:
-        """What each run says. Nothing can be said of times over wires that differ, or that missed their pace."""
+        """The values of each run. There are none of times over wires that differ, or that missed their pace."""
         if self.is_void or (self.judged_by == SPEED and not self.on_one_wire):
             return [[], []]
-        values = []
-        for side in self.sides:
-            values.append([values_of(run, record, self.judged_by) for _, run, record in side])
-        return values
+        return self.by_side([values_of(run, record, self.judged_by) for _, _, run, record in self.of_runs])
 
     @property
     def comparable(self) -> Sides:
@@ -164,11 +163,11 @@ class Pair:
         if all(chain(*self.values)):
             return None
         reason = "too few rounds to say how far they vary"
-        if None in self.of_all("ratio_to_baseline"):
+        if None in self.all_of("ratio_to_baseline"):
             reason = "no baseline was timed beside it"
         return Missing(self.case, "BASE or NEW", reason)
 
-    def row(self, change: Change) -> Case:
+    def row(self, change: Change) -> CaseChange:
         notes = []
         if not self.on_one_wire:
             base, new = self.wires
@@ -176,7 +175,7 @@ class Pair:
         moved = self.speed("baseline_time_s") if self.on_one_wire else None
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-        return Case(self.case, change, *self.means("time_s"), ", ".join(notes))
+        return CaseChange(self.case, change, *self.means("time_s"), ", ".join(notes))
 
 
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
@@ -186,7 +185,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     sides = named_runs("BASE", base), named_runs("NEW", new)
     runs = sides[0] | sides[1]
     all_pairs = _all_pairs(sides)
-    pairs = _of_both_sides(all_pairs)
+    pairs = _in_common(all_pairs)
     judged = []
     missing = []
     for pair in pairs:
@@ -214,7 +213,7 @@ def _baseline_speed(pairs: list[Pair]) -> float | None:
     return geometric_mean(speeds) if speeds else None
 
 
-def _cases(pairs: list[Pair]) -> list[Case]:
+def _cases(pairs: list[Pair]) -> list[CaseChange]:
     """The cases that some runs of both sides tell of. Raises ValueError where there is none."""
     cases = []
     for pair in pairs:
@@ -225,19 +224,19 @@ def _cases(pairs: list[Pair]) -> list[Case]:
     return _with_verdicts(cases)
 
 
-def _means(pairs: list[Pair], run_count: int) -> list[Case]:
-    """What contenders became in the mean over the cases that all runs measured, where these are several."""
-    of_all_runs = [pair for pair in pairs if len(pair.records) == run_count]
+def _means(pairs: list[Pair], run_count: int) -> list[CaseChange]:
+    """The changes of contenders in the mean over the cases that all runs measured, where these are several."""
+    of_all_runs = [pair for pair in pairs if len(pair.of_runs) == run_count]
     values_of_contender = grouped(((pair.contender, pair.judged_by), pair.values) for pair in of_all_runs)
     means = []
     for (contender, judged_by), values in values_of_contender.items():
         change = change_of_runs(values, judged_by)
         if change and len(values) > 1:
-            means.append(Case(f"{contender} in the mean over {len(values)} cases", change))
+            means.append(CaseChange(f"{contender} in the mean over {len(values)} cases", change))
     return _with_verdicts(means)
 
 
-def _with_verdicts(rows: list[Case]) -> list[Case]:
+def _with_verdicts(rows: list[CaseChange]) -> list[CaseChange]:
     """The rows with the verdicts on them, which are tested at once."""
     words = verdicts([row.change for row in rows])
     return [row._replace(verdict=word) for row, word in zip(rows, words, strict=True)]
@@ -267,21 +266,20 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
 
 def _all_pairs(sides: Sequence[dict[str, Run]]) -> list[Pair]:
     """Every case that some run measured."""
-    pairs: dict[str, Pair] = {}
-    for index, runs in enumerate(sides):
+    cases = []
+    for side, runs in enumerate(sides):
         for name, run in runs.items():
             for record in records_of(run):
-                pair = pairs.setdefault(record["case"], Pair(record["case"], ([], [])))
-                pair.sides[index].append(Measured(name, run, record))
-    return list(pairs.values())
+                cases.append((record["case"], CaseOfRun(side, name, run, record)))
+    return [Pair(case, of_runs) for case, of_runs in grouped(cases).items()]
 
 
-def _of_both_sides(pairs: list[Pair]) -> list[Pair]:
+def _in_common(pairs: list[Pair]) -> list[Pair]:
     """The cases that both sides have. Raises ValueError where there is none, and where a case has no baseline in
     common."""
-    both = [pair for pair in pairs if all(pair.sides)]
+    both = [pair for pair in pairs if all(pair.by_side(pair.of_runs))]
     for pair in both:
-        if len(set(pair.of_all("baseline"))) > 1:
+        if len(set(pair.all_of("baseline"))) > 1:
             raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
     if not both:
         raise ValueError("the two sides have no case in common: nothing can be compared")
@@ -303,7 +301,7 @@ def _missing(runs: dict[str, Run], pairs: list[Pair]) -> list[Missing]:
         for outcome in run.missing:
             reasons[outcome.case] = f"{outcome.outcome.replace('_', ' ')}: {outcome.reason}"
         for pair in pairs:
-            if name not in pair.records:
+            if name not in [of_run.name for of_run in pair.of_runs]:
                 lacking.append(((pair.case, reasons.get(pair.case, "not asked for")), name))
     missing = []
     for (case, reason), names in grouped(lacking).items():

@@ -7,12 +7,12 @@ at that level over the processes so far: all of them hold together with `SURE` (
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.verdicts import SLOWER, UNDECIDED, Change, verdicts
-from roofline.operations.format import interval_text
+from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.verdicts import UNDECIDED, Change, verdicts
 from roofline.store.run import Run, Shape
-from roofline.store.stats import by_process
 
 SURE = 0.99
 LOOKS = (1, 1.5, 2, 2.5, 3, 4.5)
@@ -21,10 +21,12 @@ POWER = 1.5
 """The chance is spent as this power of the number of processes."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
+OTHERS, STOLEN = 0.05, 0.02
+"""The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 
 
 class Decision(NamedTuple):
-    """What the looks at a ratio came to."""
+    """The outcome of all looks at a ratio."""
 
     verdict: str = UNDECIDED
     decided: float | None = None
@@ -46,7 +48,7 @@ def levels(planned: int) -> dict[int, float]:
 
 
 def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
-    """What the first look at the `ratios` of processes says that decides, or else the last one so far."""
+    """The decision of the first look at the `ratios` of processes that decides, or else the last one so far."""
     logarithms = list(map(math.log, ratios))
     decision = Decision()
     for look, (count, alpha) in enumerate(levels(planned).items(), 1):
@@ -58,39 +60,42 @@ def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
     return decision
 
 
-def of_case(run: Run, shape: Shape, contender: str) -> Decision | None:
+def decision_of(case: MeasuredCase) -> Decision | None:
     """The decision on a contender. There is none on one that is not judged, over a wire, and in a run that decides
     nothing."""
-    options = run.metadata.get("options", {})
+    shape = case.shape
+    options = case.run.metadata.get("options", {})
     is_decided = options.get("decide") and shape.analysis == "throughput" and shape.anchor
-    if not is_decided or contender not in shape.rivals:
+    if not is_decided or case.contender not in shape.rivals:
         return None
-    times_s = shape.times_s(contender)
-    ratios = by_process(lambda baseline_s, time_s: baseline_s / time_s, shape.anchor, times_s, groups=shape.groups)
-    return decide([*ratios.values()], options["decide"], options["processes"])
+    return decide([*shape.ratios(case.contender).values()], options["decide"], options["processes"])
 
 
 def is_open(run: Run, shape: Shape) -> bool:
-    """Whether more processes may decide on a contender."""
+    """A contender is open while more processes may decide on it."""
     for contender in shape.measured:
-        decision = of_case(run, shape, contender)
+        decision = decision_of(MeasuredCase(run, shape, contender))
         if decision and decision.verdict == UNDECIDED and decision.looks < len(LOOKS):
             return True
     return False
 
 
-def fields(run: Run, shape: Shape, contender: str) -> dict:
+def fields(case: MeasuredCase) -> dict:
     """The decision's fields of a record; {} where there is none."""
-    decision = of_case(run, shape, contender)
+    decision = decision_of(case)
     return decision._asdict() if decision else {}
 
 
-def slower(run: Run) -> list[str]:
-    """A line for each case that is SLOWER."""
-    lines = []
-    for shape, name in run.cases():
-        decision = of_case(run, shape, name)
-        if decision and decision.verdict == SLOWER:
-            ratio = interval_text(*decision[1:4])
-            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
-    return lines
+def disturbance(shapes: Sequence[Shape]) -> str:
+    """The disturbances of `shapes` while they were measured, in words; empty without any."""
+    words = []
+    for field, limit, text in (
+        ("others_share", OTHERS, "other processes took {} of the CPU"),
+        ("stolen_share", STOLEN, "other guests of the machine took {} of the CPU"),
+    ):
+        share = median(shape.telemetry.get(field) or 0.0 for shape in shapes)
+        if share > limit:
+            words.append(text.format(f"{100 * share:.0f} %"))
+    if any(shape.telemetry.get("throttled") for shape in shapes):
+        words.append("the clock was held down")
+    return ", and ".join(words)

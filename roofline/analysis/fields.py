@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from roofline.theory.data import beside
+from roofline.store.stats import Interval
+from roofline.theory.data import tables_of
 
 ENDS = {
     "interval": ("low end of the 95 % interval of `{}`", "its high end"),
@@ -13,7 +14,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record. Table columns have a `header`; `format` names a function of `operations.format`."""
+    """One field of a record. Table columns have a `header`; `format` names a function of `report.format`."""
 
     name: str
     meaning: str
@@ -24,7 +25,7 @@ class Field:
     """The fields of the two ends of its interval."""
 
 
-def _of_group(declared: dict[str, dict]) -> dict[str, Field]:
+def _with_fields_of_ends(declared: dict[str, dict]) -> dict[str, Field]:
     """{name: field} of a group of `fields.toml`. Fields of ends follow the one that names them."""
     fields = {}
     for name, entry in declared.items():
@@ -37,6 +38,22 @@ def _of_group(declared: dict[str, dict]) -> dict[str, Field]:
     return fields
 
 
-GROUPS = {group: _of_group(declared) for group, declared in beside(__file__, "fields.toml").items()}
+GROUPS = {group: _with_fields_of_ends(declared) for group, declared in tables_of(__file__, "fields.toml").items()}
 FIELDS = GROUPS["every"] | GROUPS["wire"]
 """Those of a record: of every one, and of one over a wire. The group `tokens` has the columns of `analysis.tokens`."""
+
+
+def with_ends(name: str, interval: Interval | None, declared: dict[str, Field] = FIELDS) -> dict[str, float]:
+    """The field `name` and those of its ends; {} without an interval."""
+    names = name, *declared[name].ends
+    return dict(zip(names, interval, strict=True)) if interval else {}
+
+
+def joined(*parts: dict) -> dict:
+    """The fields of all `parts` of a record: no two parts have one in common."""
+    fields = {}
+    for part in parts:
+        twice = fields.keys() & part.keys()
+        assert not twice, f"two parts of a record have {twice}"
+        fields |= part
+    return fields

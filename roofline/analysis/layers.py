@@ -1,18 +1,19 @@
-"""How much faster the matmuls of a layer are alone, in the same rounds as the layer."""
+"""The ratio of a layer's matmuls alone, in the same rounds as the layer."""
 
-from roofline.analysis.throughput import with_ends
+from roofline.analysis.fields import with_ends
+from roofline.analysis.measured import MeasuredCase
 from roofline.store.run import PART, Shape
-from roofline.store.stats import estimate
 
 HALVES = 2
 """Matmuls of a layer: of gate and up together, and down."""
 
 
-def fields(shape: Shape, contender: str) -> dict:
+def fields(case: MeasuredCase) -> dict:
     """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others. The ratio
     is the baseline's time over this one's."""
+    shape = case.shape
     theirs = _multiplied_by(shape, shape.baseline)
-    ours = _multiplied_by(shape, contender)
+    ours = _multiplied_by(shape, case.contender)
     if theirs == ours or not shape.anchor:
         return {}
     baseline_parts = _times(shape, theirs)
@@ -23,8 +24,7 @@ def fields(shape: Shape, contender: str) -> dict:
     def ratio(*times_s: float) -> float:
         return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
 
-    alone = estimate(ratio, *baseline_parts, *own_parts, groups=shape.groups, anchor=shape.anchor)
-    return with_ends("alone_ratio", alone)
+    return with_ends("alone_ratio", shape.estimate(ratio, *baseline_parts, *own_parts))
 
 
 def _multiplied_by(shape: Shape, name: str) -> str | None:

@@ -1,36 +1,23 @@
-"""How much of a gather an arm hid, by the rounds in which all took turns."""
+"""The roof of a wire: the part of a gather that an arm hid, by the rounds in which all took turns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis import throughput
-from roofline.analysis.fields import FIELDS, GROUPS
-from roofline.analysis.throughput import with_ends
+from roofline.analysis.fields import FIELDS, joined, with_ends
+from roofline.analysis.measured import MeasuredCase
 from roofline.operations.gathering import OFF_PACE
-from roofline.store.run import REQUESTED, Run, Shape
-from roofline.store.stats import Interval, estimate, ratio_of, typical_of, value_of
+from roofline.store.run import REQUESTED, Shape
+from roofline.store.stats import Interval, ratio_of, time_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm, is_serial
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
-from roofline.theory.wires import HOW
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-OF_THE_LINK = (
-    "copier_programs",
-    "link_bytes_per_s_requested",
-    "link_bytes_per_s",
-    "link_off_pace",
-    "preset_slowdown",
-    "gemm_slowdown",
-    "link_slowdown",
-    "roof_tflops",
-    "bound",
-)
-"""Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
 LOST = "lost_schedule_s", "lost_split_s", "lost_code_s", "lost_contention_s", "lost_rest_s"
 """The parts of an arm's time above max(T_gemm, T_comm). Their headers name them."""
@@ -39,54 +26,47 @@ Series = dict[int, float]
 """{round: value}, empty where nothing was measured."""
 
 
-def record(run: Run, shape: Shape, arm: str) -> dict:
-    """The record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
-    baseline is the arm `serial`, the roof that of matmul and wire.
+def fields(case: MeasuredCase) -> dict:
+    """The fields of an arm that hold it against matmul and wire. The baseline is the arm `serial`.
 
     T_gemm is the fastest unsplit matmul of the same rounds, T_comm the link alone. All times are told beside the
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
     """
-    samples = ArmSamples(shape, arm)
-    fields = dict.fromkeys(GROUPS["wire"]) | throughput.record(run, shape, arm)
-    fields |= samples.case_fields()
-    fields |= samples.ideal_fields()
-    fields |= samples.hidden_fields()
-    fields |= samples.clock_fields()
-    fields |= samples.slowdown_fields()
-    if samples.fabric:
-        fields |= dict.fromkeys(OF_THE_LINK)
-    if fields["of_roof"]:
-        fields |= _lost(fields, samples)
-    fields["notes"] = _notes(fields, shape.facts.get("gather"))
-    return fields
+    samples = ArmSamples(case)
+    fields = joined(
+        samples.case_fields(),
+        samples.link_fields(),
+        samples.ideal_fields(),
+        samples.hidden_fields(),
+        samples.clock_fields(),
+        samples.slowdown_fields(),
+    )
+    return joined(fields, _lost(fields, samples)) if fields.get("of_roof") else fields
 
 
 class ArmSamples:
     """The samples of an arm, and of the matmul and the link alone, from the rounds in which they took turns.
 
-    A method gives one group of fields.
+    A method gives one part of the fields.
     """
 
-    def __init__(self, shape: Shape, arm: str):
-        self.shape = shape
-        self.arm = arm
-        self.entrant = shape.entrants[arm]
-        self.groups = shape.groups
-        self.anchor = shape.anchor
-        self.fabric = self.entrant.get("link")
-        """The arm's own link, if it has one: T_gemm and T_comm of the shape are not its own."""
+    def __init__(self, case: MeasuredCase):
+        self.case = case
+        self.shape = shape = case.shape
+        self.arm = arm = case.contender
+        self.own_fabric = bool(case.entrant.get("link"))
+        """The arm has a link of its own: the shape's link, T_gemm and T_comm are not the arm's."""
         self.gemm_name, link_name = _unsplit(shape)
-        self.times_s = shape.times_s(arm)
         self.gemm = shape.times_s(self.gemm_name)
         self.link = shape.times_s(link_name)
         self.preset = shape.times_s(next(iter(shape.of_role("preset")), None))
         self.arrival = shape.values(link_name, "last_arrival_s")
-        self.plan = None if self.fabric else plan_of(shape, arm)
+        self.plan = None if self.own_fabric else plan_of(shape, arm)
         self.own_name, self.own_gemm = self._own_matmul()
         splitting = _splitting(shape, arm)
         self.ranks_per_launch = splitting.get("ranks_per_launch")
         self.split = splitting.get("slowdowns", {}).get(str(self.ranks_per_launch))
-        """What so many launches take, as a multiple of T_gemm."""
+        """The time of so many launches, as a multiple of T_gemm."""
         self.requested = shape.requested_bytes_per_s
         self.bandwidth = self._bandwidth()
         self.off_pace = self._off_pace()
@@ -102,16 +82,18 @@ class ArmSamples:
 
     def typical(self, series: Series) -> float | None:
         """The typical value of a series, told beside the baseline's."""
-        return typical_of(series, self.groups, self.anchor)
+        time = self.shape.estimate(float, series)
+        return time.value if time else None
 
-    def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
+    def estimate(self, value: Callable, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self.off_pace:
             return None
-        return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)
+        return self.shape.estimate(value, gemm, self.link, self.case.times_s, log=log)
 
     def ratio(self, numerator: Series, denominator: Series) -> float | None:
-        return value_of(lambda a, b: a / b, numerator, denominator, groups=self.groups)
+        ratio = ratio_of(numerator, denominator, self.shape.groups)
+        return ratio.value if ratio else None
 
     @property
     def own_gemm_s(self) -> float | None:
@@ -119,7 +101,7 @@ class ArmSamples:
         return None if self.own_gemm is self.gemm else self.typical(self.own_gemm)
 
     def _bandwidth(self) -> float | None:
-        """What the link reached by its arrivals: T_comm is the time of a call, with the start and the wait."""
+        """The link's bytes/s by its arrivals: T_comm is the time of a call, with the start and the wait."""
         wire_bytes = self.shape.work.wire_bytes
         requested = self.shape.requested_by_round
         paces = {}
@@ -127,7 +109,7 @@ class ArmSamples:
             if index in requested:
                 paces[index] = wire_bytes / arrival_s / requested[index]
         if paces:  # judged within rounds
-            return self.requested * typical_of(paces, self.groups)
+            return self.requested * time_of(paces, self.shape.groups).value
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
     def _off_pace(self) -> float | None:
@@ -138,43 +120,52 @@ class ArmSamples:
         return missed if abs(missed) > OFF_PACE else None
 
     def case_fields(self) -> dict:
-        """How the arm was cut, what its link reached, and how far its ranks lay apart."""
+        """The arm's cut, and the spread of its ranks."""
         shape = self.shape
         spec = ARMS.get(base_arm(self.arm))
         return {
-            "own_fabric": bool(self.fabric),
-            REQUESTED: self.requested,
-            "link_bytes_per_s": self.bandwidth,
-            "link_off_pace": self.off_pace,
+            "own_fabric": self.own_fabric,
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,
-            "row_blocks": _of_arm(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
+            "row_blocks": _declared(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
             "split_slowdown": self.split,
-            "spilled_bytes": self.entrant.get("spilled_bytes", 0),
+            "spilled_bytes": self.case.entrant.get("spilled_bytes", 0),
             "rank_spread": _rank_spread(shape, self.arm),
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
+
+    def link_fields(self) -> dict:
+        """Bytes/s that the shape's link was asked for and reached; None of an arm over a fabric of its own."""
+        fields = {
+            REQUESTED: self.requested,
+            "copier_programs": _declared(self.shape, self.arm, "copier_programs"),
+            "link_bytes_per_s": self.bandwidth,
+            "link_off_pace": self.off_pace,
+        }
+        return dict.fromkeys(fields) if self.own_fabric else fields
 
     def ideal_fields(self) -> dict:
         """T_gemm and T_comm, and what follows from these two alone."""
         work = self.shape.work
         t_gemm_s = self.typical(self.gemm)
         t_comm_s = self.typical(self.link)
-        fields = {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s, "roof_tflops": None, "bound": None}
+        fields = {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s}
         if not (self.gemm and self.link):
             return fields
+        ideal_s = max(t_gemm_s, t_comm_s)
         fields["balance"] = work.wire_intensity * t_comm_s / t_gemm_s
         fields["ratio"] = t_gemm_s / t_comm_s
-        fields["ideal_s"] = max(t_gemm_s, t_comm_s)
-        fields["roof_tflops"] = work.flop / fields["ideal_s"] / 1e12
-        fields["bound"] = "compute" if t_gemm_s >= t_comm_s else "wire"
+        fields["ideal_s"] = ideal_s
+        if not self.own_fabric:
+            fields["roof_tflops"] = work.flop / ideal_s / 1e12
+            fields["bound"] = "compute" if t_gemm_s >= t_comm_s else "wire"
         if self.plan:
             fields["t_own_ideal_s"] = self.plan.end_s(t_gemm_s * (self.split or 1), t_comm_s)
         return fields
 
     def hidden_fields(self) -> dict:
-        """How much of the shorter of matmul and wire the arm hid, and how near it came to its ideals."""
+        """The part of the shorter of matmul and wire that the arm hid, and the shares of its ideals that it reached."""
         split = self.split or 1
 
         def of_ideal(t_gemm: float, t_comm: float, time: float) -> float:
@@ -184,7 +175,7 @@ class ArmSamples:
             return self.plan.ideal_s(t_gemm * split, t_comm) / time
 
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
-        all_cores = ratio_of(self.shape.times_s(ALL_CORES), self.times_s, self.groups, self.anchor)
+        all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
         fields = with_ends("hidden_fraction", hidden)
         fields |= with_ends("gain_all_cores", all_cores)
         fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
@@ -213,7 +204,9 @@ class ArmSamples:
         return fields
 
     def slowdown_fields(self) -> dict:
-        """By how much matmul and link take longer side by side than alone."""
+        """By how much matmul and link take longer side by side than alone; {} over a fabric of its own."""
+        if self.own_fabric:
+            return {}
         shape = self.shape
         link_slowdown = None  # of a scatter: its last part is late for being computed late, too
         if shape.op not in SCATTERED + BOTH:
@@ -225,26 +218,12 @@ class ArmSamples:
         }
 
 
-def _notes(fields: dict, gather: str | None) -> str:
-    """The notes of a record. What gathers for `serial` is another link than the arms' where NCCL's is faster."""
-    notes = []
-    off_pace = fields["link_off_pace"]
-    if off_pace:
-        notes.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
-    if gather in HOW and gather != fields["link"]:
-        notes.append(f"serial by {HOW[gather]}")
-    return throughput.notes(fields, "its ideal", "; ".join(notes))
-
-
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     """The names of the fastest unsplit matmul of `shape` and of its link alone."""
-    groups = shape.groups
-    anchor = shape.anchor
     typical_s = {}
     for name in shape.of_role("gemm"):
-        times_s = shape.times_s(name)
-        if times_s:
-            typical_s[name] = typical_of(times_s, groups, anchor)
+        if time := shape.time(name):
+            typical_s[name] = time.value
     fastest = min(typical_s, key=typical_s.get, default=None)
     return fastest, next(iter(shape.of_role("link")), None)
 
@@ -256,7 +235,7 @@ def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:
 
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
-    """How much sooner than the last rank the first one was done, of the last one's time, in the median round."""
+    """The first rank's lead over the last one, as a share of the last one's time, in the median round."""
     spreads = []
     for round_ in shape.rounds:
         values = round_.values.get(entrant, {})
@@ -267,7 +246,7 @@ def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
 
 
 def _lost(fields: dict, samples: ArmSamples) -> dict:
-    """What the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
+    """The arm's time above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
 
     Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured it.
     So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
@@ -280,16 +259,16 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
     gemm_s = (own_gemm_s or t_gemm_s) * split
     slower = fields["gemm_slowdown"] or 1
     later = fields["link_slowdown"] or 1
-    ends_s = {
-        "lost_schedule_s": ideal_s(t_gemm_s, t_comm_s),
-        "lost_split_s": ideal_s(t_gemm_s * split, t_comm_s),
-        "lost_code_s": ideal_s(gemm_s, t_comm_s),
-        "lost_contention_s": ideal_s(gemm_s * slower, t_comm_s * later),
-        "lost_rest_s": fields["time_s"],
-    }
+    ends_s = (
+        ideal_s(t_gemm_s, t_comm_s),
+        ideal_s(t_gemm_s * split, t_comm_s),
+        ideal_s(gemm_s, t_comm_s),
+        ideal_s(gemm_s * slower, t_comm_s * later),
+        samples.case.time.value,
+    )
     lost = {}
     before_s = fields["ideal_s"]
-    for name, end_s in ends_s.items():
+    for name, end_s in zip(LOST, ends_s, strict=True):
         lost[name] = end_s - before_s
         before_s = end_s
     diagnosis = FIELDS[max(lost, key=lost.get)].header
@@ -313,28 +292,28 @@ def overlapping(frame: DataFrame) -> DataFrame:
     return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
-def _of_arm(shape: Shape, arm: str, name: str, default: int | None = None) -> int | None:
+def _declared(shape: Shape, arm: str, name: str, default: int | None = None) -> int | None:
     """A number of `arm`, or else of all arms of the shape."""
     return shape.entrants[arm].get(name, shape.get(name, default))
 
 
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
-    """How `arm` was cut, by what was journalled of it; None of one that has no schedule."""
+    """The cut of `arm` as the journal has it; None of one that has no schedule."""
     plain_arm = base_arm(arm)
     if plain_arm not in SIMULATED:
         return None
     return OverlapPlan(
         plain_arm,
-        Grid(_of_arm(shape, arm, "row_tiles", 1), _of_arm(shape, arm, "column_tiles", 1)),
+        Grid(_declared(shape, arm, "row_tiles", 1), _declared(shape, arm, "column_tiles", 1)),
         workers=shape.get("workers", 1),
         ranks=shape.params["ranks"],
-        row_blocks=_of_arm(shape, arm, "row_blocks", 1),
+        row_blocks=_declared(shape, arm, "row_blocks", 1),
         ranks_per_launch=_splitting(shape, arm).get("ranks_per_launch", 1),
-        block_tiles=_of_arm(shape, arm, "block_tiles", 0),
-        chunk_steps=_of_arm(shape, arm, "chunk_steps", 0),
+        block_tiles=_declared(shape, arm, "block_tiles", 0),
+        chunk_steps=_declared(shape, arm, "chunk_steps", 0),
     )
 
 
 def _splitting(shape: Shape, arm: str) -> dict:
-    """How `arm` splits a matmul by ranks, and what that was found to cost; {} of one of which it is not known."""
+    """The split of a matmul by ranks in `arm`, and its measured cost; {} of one of which it is not known."""
     return shape.get("splits", {}).get(arm, {})

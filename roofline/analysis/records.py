@@ -1,39 +1,203 @@
-"""The records of a run, and its frame: a row for each case, by the analysis that its operation names."""
+"""The records of a run, and its frame: a row for each case. Each part of a record is a function's, and a field is of
+one part alone."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis import decision, layers, overlap, throughput
-from roofline.analysis.fields import FIELDS
-from roofline.analysis.throughput import once
-from roofline.store.run import Run
+from roofline.analysis import decision, layers, memory_roof, overlap
+from roofline.analysis.fields import FIELDS, GROUPS, joined, with_ends
+from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.memory_roof import intensity_of, once, rate_of
+from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
+from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
+from roofline.theory.wires import HOW
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-RECORD_OF = {"throughput": throughput.record, "overlap": overlap.record}
-"""Analysis -> `record(run, shape, contender)`."""
+ROOFS = {"throughput": memory_roof.fields, "overlap": overlap.fields}
+"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire."""
+NAMES = {"throughput": GROUPS["every"], "overlap": FIELDS}
+"""Analysis -> the fields that its records have."""
 DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
+TENSOR_PIPES = 4
+"""An SM has one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
+WAITS_SINCE = 5
+"""The method that notes, with a CPU's sample, for how long threads waited for a core."""
 
 
 @once
 def records_of(run: Run) -> list[dict]:
     """A flat dict of scalars for every case, in the order of the run."""
-    return [record_of(run, shape.id, name) for shape, name in run.cases()]
+    return [record_of(MeasuredCase(run, shape, name)) for shape, name in run.cases()]
 
 
-def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
-    """The record of one case, by the ceilings known so far; None if it was not measured."""
-    if run.void or contender not in run.measured(shape_id):
-        return None
-    shape = run.shapes[shape_id]
-    record = RECORD_OF[shape.analysis](run, shape, contender)
-    record |= {"case": f"{shape_id}-{contender}", "shape": shape_id, "analysis": shape.analysis}
-    record |= decision.fields(run, shape, contender)
-    record |= layers.fields(shape, contender)
+def record_of(case: MeasuredCase) -> dict:
+    """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
+    What was not measured, as the roof's fields without ceilings, is None."""
+    measured = joined(
+        _case_fields(case),
+        _time_fields(case),
+        ROOFS[case.shape.analysis](case),
+        decision.fields(case),
+        layers.fields(case),
+        _steady_fields(case),
+        _counted_fields(case),
+    )
+    record = dict.fromkeys(NAMES[case.shape.analysis]) | _declared(case) | measured
+    record["notes"] = _notes(record, case.shape)
     return record
+
+
+def _declared(case: MeasuredCase) -> dict:
+    """Values that operation, contender and machine declared. What is measured stands in their place."""
+    shape = case.shape
+    fields = {**shape.params}
+    for declared in (shape.facts, case.entrant, case.entrant.get("costs", {}), shape.telemetry):
+        for name, value in declared.items():
+            if name in FIELDS:
+                fields[name] = value
+    return fields
+
+
+def _case_fields(case: MeasuredCase) -> dict:
+    """Identity, work and number of samples of a case."""
+    shape = case.shape
+    metadata = case.run.metadata
+    return {
+        "case": f"{shape.id}-{case.contender}",
+        "shape": shape.id,
+        "analysis": shape.analysis,
+        "op": shape.op,
+        "contender": case.contender,
+        "dtype": shape.dtype,
+        "flop": shape.work.flop,
+        "device_bytes": shape.work.device_bytes,
+        "device_intensity": intensity_of(case),
+        "baseline": shape.baseline,
+        "rival": case.contender in shape.rivals,
+        "rounds": len(case.times_s),
+        "passes": shape.passes,
+        "processes": len({process for process, _ in shape.groups.values()}),
+        "late": shape.late[case.contender],
+        "cache": shape.cache,
+        "stopped_by": shape.stopped_by,
+        "waiting_share": _waiting_share(case),
+        "source": metadata["machine"]["source"],
+        "method_version": metadata["method_version"],
+    }
+
+
+def _time_fields(case: MeasuredCase) -> dict:
+    """The time of a case, its rate, and the ratio to the baseline, which there is not where that was refused."""
+    shape = case.shape
+    fields = with_ends("time_s", case.time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, case.time))
+    fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
+    if "m" in shape.facts:
+        fields["tokens_per_s"] = shape.facts["m"] / case.time.value
+    if anchor := shape.anchor:
+        fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
+        fields["baseline_time_s"] = shape.time(shape.baseline).value
+    return fields
+
+
+def _waiting_share(case: MeasuredCase) -> float | None:
+    """The fraction of samples in which threads waited for a core. None of a GPU, and of runs that did not note
+    it."""
+    metadata = case.run.metadata
+    if metadata["machine"]["source"] != "cpu" or metadata["method_version"] < WAITS_SINCE:
+        return None
+    waits = case.shape.values(case.contender, "waited_s")
+    return len(waits.keys() & case.times_s.keys()) / len(case.times_s)
+
+
+def _counted_fields(case: MeasuredCase) -> dict:
+    """Bytes and cycles that a profiler counted in one call; {} where it did not."""
+    line = case.shape.counters.get(case.contender)
+    if not line:
+        return {}
+    dram = line["dram_bytes"]
+    source = line["counter_source"]
+    metrics = [" + ".join(names) for names in source["metrics"].values()]
+    fields = {
+        "dram_bytes": dram,
+        "l2_bytes": line.get("l2_bytes"),
+        "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
+    }
+    if dram:
+        fields["counted_intensity"] = case.shape.work.flop / dram
+        fields["dram_of_device_bytes"] = dram / case.shape.work.device_bytes
+    if line.get("tensor_cycles") is not None and line.get("sm_cycles"):
+        fields["tensor_pipe_share"] = line["tensor_cycles"] / TENSOR_PIPES / line["sm_cycles"]
+    return fields
+
+
+def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
+    """The blocks of seconds in which a contender ran alone."""
+    return [block for block in run.steady if (block["shape"], block["contender"]) == (shape.id, contender)]
+
+
+def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
+    """{alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
+    baseline_s = {block["block"]: block["time_s"] for block in _blocks(run, shape, shape.baseline)}
+    ratios = {}
+    for block in _blocks(run, shape, contender):
+        index = block["block"]
+        if index in baseline_s:
+            ratios[index] = baseline_s[index] / block["time_s"]
+    return ratios
+
+
+def _steady_fields(case: MeasuredCase) -> dict:
+    """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
+    the counted part alone."""
+    blocks = _blocks(case.run, case.shape, case.contender)
+    if not blocks:
+        return {}
+    time_s = median(block["time_s"] for block in blocks)
+    ratios = list(steady_ratios(case.run, case.shape, case.contender).values())
+    energies_j = [block["energy_j"] / block["calls"] for block in blocks if block["energy_j"] is not None]
+    clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
+    throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
+    fields = {"steady_time_s": time_s, "steady_throttled": ", ".join(dict.fromkeys(throttled))}
+    if ratios:
+        fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    if energies_j:
+        fields["steady_energy_j"] = median(energies_j)
+        fields["steady_power_w"] = fields["steady_energy_j"] / time_s
+    if clocks_mhz:
+        fields["steady_sm_clock_mhz"] = median(clocks_mhz)
+    return fields
+
+
+def _notes(record: dict, shape: Shape) -> str:
+    """Warnings for whoever reads the row. For `serial` another link gathers than for the arms where
+    NCCL's is faster."""
+    rounds = record["rounds"]
+    late = record["late"]
+    off_pace = record.get("link_off_pace")
+    gather = shape.facts.get("gather")
+    notes = []
+    if record["throttled"]:
+        notes.append(f"throttled: {record['throttle_reasons']}")
+    if record["above_roof"]:
+        notes.append("above its ideal" if shape.analysis == "overlap" else "above the measured roof")
+    if off_pace:
+        notes.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
+    if gather in HOW and gather != record["link"]:
+        notes.append(f"serial by {HOW[gather]}")
+    if record["tuned"]:
+        notes.append("tuned on this shape")
+    if record["stopped_by"] == INTERRUPTED:
+        notes.append("cut short")
+    if rounds < FEWEST_ROUNDS:
+        notes.append(f"{rounds} rounds only")
+    if late > 0.1 * rounds:
+        notes.append(f"host late in {late}")
+    return "; ".join(notes)
 
 
 def as_frame(records: list[dict]) -> DataFrame:
@@ -57,9 +221,9 @@ def frame(run: Run) -> DataFrame:
     source = run.metadata["machine"]["source"]
     roofs, datasheet = {}, {}
     for dtype in table["dtype"].unique():
-        if roof := throughput.roof_of(run, dtype):
+        if roof := memory_roof.roof_of(run, dtype):
             roofs[dtype] = roof
-        if roof := throughput.datasheet_roof(run, dtype):
+        if roof := memory_roof.datasheet_roof(run, dtype):
             datasheet[dtype] = roof
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",

@@ -7,20 +7,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from roofline.analysis.changes import complete
-from roofline.analysis.fields import GROUPS
-from roofline.analysis.throughput import steady_ratios
-from roofline.operations.format import shape_text
-from roofline.store.run import Run, Shape
-from roofline.store.stats import Interval, by_process, geometric_mean, student
+from roofline.analysis.fields import GROUPS, with_ends
+from roofline.analysis.records import steady_ratios
+from roofline.operations.shapes import shape_text
+from roofline.store.run import Run
+from roofline.store.stats import Interval, geometric_mean, student
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-LIBRARY = ("", "_low", "_high")
-"""Behind a library's name: the columns of its ratio to the baseline, which are there where it was measured."""
+COLUMNS = GROUPS["tokens"]
 
 
-def beside_baseline(frame: DataFrame) -> DataFrame:
+def compared(frame: DataFrame) -> DataFrame:
     """The rows that have a ratio, without the baseline's."""
     return frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
 
@@ -32,43 +31,44 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     import pandas
 
     cases = frame[frame["analysis"] == "throughput"].dropna(subset="m")
-    beside = beside_baseline(cases)
-    is_rival = beside["rival"].astype(bool)
-    libraries = beside[~is_rival]
-    rivals = beside[is_rival].sort_values("ratio_to_baseline", ascending=False, kind="stable")
+    others = compared(cases)
+    is_rival = others["rival"].astype(bool)
+    libraries = others[~is_rival]
+    rivals = others[is_rival].sort_values("ratio_to_baseline", ascending=False, kind="stable")
     fastest = rivals.drop_duplicates("shape").sort_index()
     alone = rivals[rivals["steady_ratio_to_baseline"].notna()].drop_duplicates("shape")
     dispatched = cases[cases["contender"].eq(cases["dispatched"]) & cases["ratio_to_baseline"].notna()]
     rows = []
     for (dtype, m), best in fastest.groupby(["dtype", "m"]):
-        row = {"m": m, "dtype": dtype, **_of_fastest(run, best)}
-        row |= _of_sustained(run, _alike(alone, dtype, m))
-        row |= _of_dispatched(run, _alike(dispatched, dtype, m))
+        row = {"m": m, "dtype": dtype, **_fastest(run, best)}
+        row |= _sustained(run, _alike(alone, dtype, m))
+        row |= _dispatched(run, _alike(dispatched, dtype, m))
         for name, of_library in _alike(libraries, dtype, m).groupby("contender", sort=False):
-            columns = [f"{name}{end}" for end in LIBRARY]
-            row |= zip(columns, mean_ratio(run, of_library), strict=True)
+            row |= zip(columns_of(name), mean_ratio(run, of_library), strict=True)
         rows.append(row)
     table = pandas.DataFrame(rows)
-    return table.reindex(columns=[*GROUPS["tokens"], *_of_libraries(table)])
+    return table.reindex(columns=[*COLUMNS, *(name for name in table if name not in COLUMNS)])
+
+
+def columns_of(name: str) -> tuple[str, str, str]:
+    """A mean and its ends: columns of `fields.toml`, or of the library of that name."""
+    low, high = COLUMNS[name].ends if name in COLUMNS else (f"{name}_low", f"{name}_high")
+    return name, low, high
 
 
 def libraries_of(table: DataFrame) -> list[str]:
     """The libraries that have columns in a table of `by_tokens`."""
-    return _of_libraries(table)[:: len(LIBRARY)]
-
-
-def _of_libraries(table: DataFrame) -> list[str]:
-    return [column for column in table if column not in GROUPS["tokens"]]
+    return list(table)[len(COLUMNS) :: 3]
 
 
 def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:
     return rows[(rows["dtype"] == dtype) & (rows["m"] == m)]
 
 
-def _of_fastest(run: Run, best: DataFrame) -> dict:
+def _fastest(run: Run, best: DataFrame) -> dict:
     """The baseline on the shapes of a row, and the fastest beside it on each."""
     least = best.loc[best["ratio_to_baseline"].idxmin()]
-    return _with_ends("ratio_to_baseline", mean_ratio(run, best)) | {
+    return with_ends("ratio_to_baseline", mean_ratio(run, best), COLUMNS) | {
         "shapes": len(best),
         "baseline": best["baseline"].iloc[0],
         "baseline_tflops": geometric_mean(best["flop"] / best["baseline_time_s"]) / 1e12,
@@ -81,26 +81,21 @@ def _of_fastest(run: Run, best: DataFrame) -> dict:
     }
 
 
-def _of_sustained(run: Run, rows: DataFrame) -> dict:
+def _sustained(run: Run, rows: DataFrame) -> dict:
     """The fastest in blocks, where they ran alone. The interval is Student's over alternations, each of which says the
     mean over all of `rows`."""
-    ratios = [steady_ratios(run, shape, contender) for shape, contender in _cases(run, rows)]
+    ratios = [steady_ratios(run, run.shapes[shape], name) for shape, name in _cases(rows)]
     sustained = _mean(rows["steady_ratio_to_baseline"], ratios)
-    return _with_ends("sustained", sustained) | {"sustained_shapes": len(rows)}
+    return with_ends("sustained", sustained, COLUMNS) | {"sustained_shapes": len(rows)}
 
 
-def _of_dispatched(run: Run, rows: DataFrame) -> dict:
-    """What `kernels.matmul` takes, where that was measured."""
-    return _with_ends("dispatched_ratio", mean_ratio(run, rows)) | {
+def _dispatched(run: Run, rows: DataFrame) -> dict:
+    """The choice of `kernels.matmul`, where that was measured."""
+    return with_ends("dispatched_ratio", mean_ratio(run, rows), COLUMNS) | {
         "dispatched": _names(rows),
         "dispatched_shapes": len(rows),
         "dispatched_tuned": _tuned(rows),
     }
-
-
-def _with_ends(name: str, interval: Interval) -> dict[str, float]:
-    """The column `name` and those of its ends."""
-    return dict(zip((name, *GROUPS["tokens"][name].ends), interval, strict=True))
 
 
 def _names(rows: DataFrame) -> str | None:
@@ -122,16 +117,12 @@ def _shape_name(row: Series) -> str:
 def mean_ratio(run: Run, rows: DataFrame) -> Interval:
     """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
     says the mean over all of `rows`; a single one says none."""
-    ratios = []
-    for shape, contender in _cases(run, rows):
-        times = shape.anchor, shape.times_s(contender)
-        ratios.append(by_process(lambda a, b: a / b, *times, groups=shape.groups))
+    ratios = [run.shapes[shape].ratios(name) for shape, name in _cases(rows)]
     return _mean(rows["ratio_to_baseline"], ratios)
 
 
-def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        yield run.shapes[shape_id], contender
+def _cases(rows: DataFrame) -> Iterator[tuple[str, str]]:
+    return zip(rows["shape"], rows["contender"], strict=True)
 
 
 def _mean(values: Series, ratios: list[dict[int, float]]) -> Interval:

@@ -21,7 +21,7 @@ VERDICTS = {
 """The four words, and what each means of a change."""
 FASTER, SLOWER, SAME, UNDECIDED = VERDICTS
 SPEED, HIDDEN = "speed", "hidden"
-"""What a change is of."""
+"""The quantities that a change is of."""
 MARGIN = 0.03
 ALPHA = 0.05
 """The chance that any of the equal cases of a comparison is called changed."""

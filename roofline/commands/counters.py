@@ -23,7 +23,7 @@ from statistics import median
 from subprocess import PIPE, STDOUT
 
 from roofline.commands.launcher import CALLS, COPY
-from roofline.operations.format import bytes_text, number_text
+from roofline.report.format import bytes_text, number_text
 from roofline.store import journal
 from roofline.store.run import Run, Shape
 from roofline.theory.arguments import nearest

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
-from roofline.operations.options import of_values, read
+from roofline.operations.options import options_of, read
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
@@ -52,7 +52,7 @@ def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
 def runners_of(run: Run, given: list[str]) -> operations.Runners:
     """The runners of `run`. They have those contenders from files that are `given`, as FILE::NAME: a journal that is
     only read has nothing executed. Raises ValueError for one that the run has not."""
-    planned = of_values(run.metadata["options"])
+    planned = options_of(run.metadata["options"])
     versions = dict(planned.users)
     users = []
     for text in given:
@@ -70,7 +70,7 @@ def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
     if name not in runners.planner(operation).choices():
         raise ValueError(f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME")
     runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
-    prepared = runners.prepare(shape.id, [name])
+    prepared = runners.prepare(shape, [name])
     if name in prepared.rejected:
         raise ValueError(prepared.rejected[name].reason)
     return prepared.entrants[name].call

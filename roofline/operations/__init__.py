@@ -14,7 +14,7 @@ OF_WORKER = dict.fromkeys(
     ("FAILED", "SKIPPED", "Call", "Entrant", "PreparedCase", "Rejection", "unwatched", "verdict"), "prepared"
 )
 OF_WORKER["Runner"] = "runner"
-"""What a user's runner needs of `roofline.worker`, and in which module. Loaded when it is asked for: it needs torch."""
+"""Names of `roofline.worker` for a user's runner, each with its module. Loaded when it is asked for: it needs torch."""
 
 __all__ = ["OPERATIONS", "Case", "Contender", "Operation", "Planner", "Runners", "find", "parse", "places", "register"]
 __all__ += OF_WORKER

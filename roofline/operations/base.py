@@ -1,4 +1,4 @@
-"""What an operation is: the cases it is measured on, what judges them, and who runs them. No torch here.
+"""Operations: the cases that each is measured on, what judges them, and who runs them. No torch here.
 
 An operation is declared in one file of this folder. It runs in another, `kernels/bench` or `collectives/bench`, found
 by its name once workers are started: runners import torch and Triton. All else needs the declaration alone.
@@ -17,14 +17,14 @@ from typing import Any
 
 from roofline.operations.contenders import Contender, Planner, module_of
 from roofline.theory.arguments import nearest
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 from roofline.theory.work import ITEMSIZE, Work
 
-DEFAULTS = beside(__file__, "defaults.toml")
-"""What a run measures by default."""
+DEFAULTS = tables_of(__file__, "defaults.toml")
+"""The defaults of a run."""
 
 ANALYSIS_NAMES = "throughput", "overlap"
-"""What an operation may be judged by."""
+"""The analyses of operations."""
 
 Counts = tuple[int, ...]
 Names = tuple[str, ...]
@@ -38,15 +38,15 @@ class Case:
 
     op: str
     form: str
-    """How its id goes on after the name of the operation, with its fields in braces."""
+    """The form of its id behind the name of the operation, with its fields in braces."""
     dtype: str
     work: Work
     operands = "its operands"
     """Its operands in words."""
     sets = 1
-    """How many sets of operands a timed run has at the least."""
+    """Sets of operands that a timed run has at the least."""
     dtypes = tuple(dtype for dtype, size in ITEMSIZE.items() if size > 1)
-    """What its `dtype` may be."""
+    """The choices of its `dtype`."""
 
     def __post_init__(self):
         self.require("dtype", self.dtypes)
@@ -73,7 +73,7 @@ def dtypes_of(case: type[Case], options) -> list[str]:
 
 @dataclass(frozen=True)
 class Operation:
-    """What `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
+    """The operation that `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
 
     case: type[Case]
     analysis: str
@@ -87,15 +87,15 @@ class Operation:
     contenders: tuple[Contender, ...] = ()
     """The first that is timed on a device is the baseline there."""
     planner: str | Callable[[Any], Planner] = ""
-    """What lists others than these, named as the runner is."""
+    """The class that lists others than these, named as the runner is."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
     """Why it has no case by these options; empty if it has."""
     default: bool = True
-    """Whether a run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
+    """A run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
     between_ranks: bool = False
-    """Whether all ranks that torchrun started run it together. Under torchrun no other operation is timed."""
+    """All ranks that torchrun started run it together. Under torchrun no other operation is timed."""
 
     @property
     def name(self) -> str:
@@ -222,9 +222,8 @@ class Runners:
                 runner.ranks = self._ranks
         return self.loaded[operation.name]
 
-    def prepare(self, shape: str, names: list[str], *first_call):
-        """Prepare the case that the id `shape` names. `first_call` is as `worker.prepared.unwatched`."""
-        case, _ = parse(shape)
+    def prepare(self, case: Case, names: list[str], *first_call):
+        """Prepare a case with the contenders `names`. `first_call` is as `worker.prepared.unwatched`."""
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)
         prepared.analysis = operation.analysis

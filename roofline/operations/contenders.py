@@ -1,4 +1,4 @@
-"""What a contender is; and a matmul of one's own as one, `FILE::NAME` or `module:NAME`, with what its function may say
+"""Contenders; and a matmul of one's own as one, `FILE::NAME` or `module:NAME`, with what its function may say
 of itself.
 
 The function is called as `f(x, w, out=out)`: it writes x[M, K] @ w[N, K].T to out[M, N] and returns `out`. In fp8 it is
@@ -30,7 +30,7 @@ from roofline.theory.arguments import nearest
 DEVICES = ("cpu", "cuda")
 
 FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.0}
-"""What a first call may take by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
+"""Seconds of a first call by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
 
 Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
 minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
@@ -68,11 +68,11 @@ class Contender:
     """Its configuration for these inputs, in words."""
 
     def load(self) -> Any:
-        """What is called, imported."""
+        """The function that is called, imported."""
         return loaded(self.path)
 
     def why_not(self, *inputs) -> str | None:
-        """What `require` raises, in words; None if it passes."""
+        """The error that `require` raises, in words; None if it passes."""
         return reason(loaded(self.require), *inputs)
 
     def config(self, *inputs) -> str:
@@ -128,7 +128,7 @@ class Planner:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a user's contender says of itself. It decorates the function, which has it as `declaration`. Contenders of
+    """Properties of a user's contender. It decorates the function, which has it as `declaration`. Contenders of
     the suite are declared in kernels/registry.toml.
 
     Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
@@ -278,7 +278,7 @@ def _signature_problem(function: Callable, **keywords: str) -> str:
 
 
 def takes_scales(function: Callable) -> bool:
-    """Whether a contender's function can be called with scales. One in C can, as far as anybody knows."""
+    """A contender's function may take scales. One in C does, as far as anybody knows."""
     return not _signature_problem(function, out="out", scales="scales")
 
 

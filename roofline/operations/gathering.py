@@ -17,7 +17,7 @@ from typing import NamedTuple
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
 from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, PCIE, Wire
@@ -183,7 +183,7 @@ def cases_of(case: type[Gathering], parts: Parts, options) -> list:
     model = options.model
     cases = []
     for dtype in base.dtypes_of(case, options) if sweep.ranks else ():
-        balance = exercise(model, dtype)
+        balance = exercise_wire(model, dtype)
         for part in parts(sweep, _middle_degree(balance, sweep, model, dtype)):
             for ranks, wire, tp, rows in product(*part):
                 token = balance if wire == BALANCE else wire
@@ -210,10 +210,10 @@ def nobody(model: str) -> str:
     return f"none of {counts} ranks divides both d_model={sizes.d_model} and d_ff={sizes.d_ff} of {model}"
 
 
-def exercise(model: str, dtype: str) -> str:
+def exercise_wire(model: str, dtype: str) -> str:
     """Scale the exercise's balance to `model` and `dtype`. The result is a token of `theory.wires`.
 
-    >>> exercise("xxl", "bf16"), exercise("xxl/16", "fp32")
+    >>> exercise_wire("xxl", "bf16"), exercise_wire("xxl/16", "fp32")
     ('balance2750', 'balance86')
     """
     divisor = int(model.partition("/")[2] or 1)
@@ -222,7 +222,7 @@ def exercise(model: str, dtype: str) -> str:
 
 
 def scaling(model: str, dtype: str) -> str:
-    """Explain in words how `exercise` scales the balance.
+    """Explain in words how `exercise_wire` scales the balance.
 
     >>> scaling("xxl/16", "fp32")
     '2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16'
@@ -296,14 +296,14 @@ class Planner(base.Planner):
 
     def arms(self, device: str) -> list[str]:
         """The arms that `device` runs."""
-        names = of_operation(self._op, gpu=False)
+        names = arms_of(self._op, gpu=False)
         if device == "cpu":
             threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
             if self.options.world == 1 and threads > 1:
                 names.append(ALL_CORES)
             return names
         by_persistent = [name + PERSISTENT for name in BY_PERSISTENT if name in names]
-        return list(dict.fromkeys(names + by_persistent + of_operation(self._op, gpu=True)))
+        return list(dict.fromkeys(names + by_persistent + arms_of(self._op, gpu=True)))
 
     def choices(self) -> list[str]:
         peer = [PEER] if self._peer_wire else []

@@ -14,7 +14,7 @@ from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal
 from roofline.theory.arguments import count, fraction, nearest, positive
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -23,9 +23,9 @@ from roofline.theory.work import ITEMSIZE
 DEVICES = ("auto", "cpu", "cuda")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run, resolved. Only `contenders` may still stand for a default, since the planners know their names."""
+    """A run's options, resolved. Only `contenders` may still stand for a default: the planners know their names."""
 
     device: str
     timed: bool
@@ -38,20 +38,20 @@ class Options:
     seed: int = 0
     max_seconds: float = 3.2
     first_call_seconds: float | None = None
-    """What a first call may take; None for what its kind needs."""
+    """The limit of a first call; None for that of its kind."""
     results: Path = Path()
     steady: int | None = None
     """Blocks in which each contender of a long matmul runs alone; None for the default."""
     no_report: bool = False
-    """Whether the report is left for `roofline report` to draw."""
+    """The report is left for `roofline report` to draw."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
-    """What the operations over a link measure."""
+    """The sweep of operations over a link."""
     copier_programs: int | None = None
-    """How many programs move the bytes of a paced link on a GPU; None for the link's default."""
+    """Programs that move the bytes of a paced link on a GPU; None for the link's default."""
     processes: int | None = None
-    """How many processes measure each shape, some passes each; None for the clock's own."""
+    """Processes that measure each shape, some passes each; None for the clock's own."""
     world: int = 1
-    """How many ranks torchrun started; 1 without it."""
+    """Ranks that torchrun started; 1 without it."""
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
     lengths: Counts = ()
@@ -72,7 +72,7 @@ class Options:
     decide: float | None = None
     """Margin by which a contender is faster or slower than the baseline, or the same; None to decide nothing."""
     fail_slower: bool = False
-    """Whether a contender that is slower fails the run."""
+    """A contender that is slower fails the run."""
 
 
 def one_of(choices, word: str) -> str:
@@ -116,7 +116,7 @@ READERS = {
     "operation": operation,
     "folder": _folder,
 }
-"""What `options.toml` says that a value is -> the function that reads it."""
+"""Kind of a value, as `options.toml` has it -> the function that reads it."""
 
 
 class Option(NamedTuple):
@@ -125,6 +125,7 @@ class Option(NamedTuple):
     settings: dict[str, str]
     help: str
     reads: str = "text"
+    is_list: bool = False
     without: Names = ()
     needs: Names = ()
     reason: str = ""
@@ -132,11 +133,11 @@ class Option(NamedTuple):
     of_one_process: bool = False
 
 
-OPTIONS = {name: Option(**entry) for name, entry in beside(__file__, "options.toml").items()}
+OPTIONS = {name: Option(**entry) for name, entry in tables_of(__file__, "options.toml").items()}
 """By name, without the prefix `--ffn-`."""
 
 FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
-"""How each option is written."""
+"""Each option as it is written."""
 
 
 def add(parser) -> None:
@@ -145,7 +146,7 @@ def add(parser) -> None:
 
 
 def help_text() -> str:
-    """What `roofline bench --help` says before pytest's own help."""
+    """The text of `roofline bench --help` before pytest's own help."""
     usage = "roofline bench [TESTS] [--ffn-...] [pytest's options]"
     parser = ArgumentParser(usage=usage, add_help=False, description="Measure, from any folder.")
     register(parser.add_argument_group("roofline's options").add_argument)
@@ -181,7 +182,7 @@ def value(name: str, get) -> Any:
         return given or None
     if isinstance(given, list):
         texts = given
-    elif OPTIONS[name].settings["metavar"] == "LIST":
+    elif OPTIONS[name].is_list:
         texts = filter(None, map(str.strip, given.split(",")))
     else:
         return read(name, given)
@@ -244,7 +245,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         values |= DEFAULTS["quick"]
     values |= given
     if "shapes" in given:
-        values |= _of_file(given["shapes"], values["dtype"])
+        values |= _values_of_file(given["shapes"], values["dtype"])
     values["dtypes"] = values["dtype"]
     places = given.get("contender", ())
     values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
@@ -252,16 +253,12 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     values |= {"device": device, "timed": timed, "world": world}
     options = Options(**_known_fields(Options, values))
     _require_sound(options)
-    options = replace(options, gather=_gather(options, mode, given))
-    for operation in OPERATIONS.values():
-        read("ranks", options, operation.sweep)
-    return options
+    return replace(options, gather=_gather(options, mode, given))
 
 
 def _require_sound(options: Options) -> None:
     """Refuse values that do not fit one another."""
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
-    read("tp", options, matmul.sweep)
     if options.device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
     for dtype in options.dtypes if options.device == "cpu" else ():
@@ -271,9 +268,9 @@ def _require_sound(options: Options) -> None:
             )
 
 
-def _of_file(file: str, dtypes: Names) -> dict:
+def _values_of_file(file: str, dtypes: Names) -> dict:
     """The values of a run of a file's shapes, which sweeps nothing."""
-    cases = read("shapes", file, lambda text: shapes.of_file(Path(text), dtypes))
+    cases = read("shapes", file, lambda text: shapes.read_file(Path(text), dtypes))
     swept = dict.fromkeys(("layers", "tokens", "tp"), ())
     ids = tuple(case.id for case in cases)
     return swept | {"shapes": ids, "dtype": tuple(dict.fromkeys(case.dtype for case in cases))}
@@ -327,7 +324,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     """
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    planned = of_values(metadata["options"])
+    planned = options_of(metadata["options"])
     given = values_given(get)
     code = " ".join(code_of(planned))
     others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
@@ -365,7 +362,7 @@ def as_values(options: Options) -> dict:
     return values
 
 
-def of_values(values: dict) -> Options:
+def options_of(values: dict) -> Options:
     """The options that a run's metadata has. What a later version wrote beside them is left out."""
     gather = gathering.Sweep(**_known_fields(gathering.Sweep, values.get("gather", {})))
     return replace(Options(**_known_fields(Options, values)), results=Path(), gather=gather)

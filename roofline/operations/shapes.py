@@ -12,7 +12,7 @@ MORE = ("dtype", "label")
 HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in each line behind it"
 
 
-def of_file(path: Path, dtypes: Names) -> list[Matmul]:
+def read_file(path: Path, dtypes: Names) -> list[Matmul]:
     """Read the matmuls of a file, in its order. A line without a dtype is one matmul for each of `dtypes`.
 
     Raises ValueError that names line, value and way out.
@@ -33,6 +33,14 @@ def of_file(path: Path, dtypes: Names) -> list[Matmul]:
     if not line_of:
         raise ValueError(f"it has no header, or no shape; {HELP}")
     return list(line_of)
+
+
+def shape_text(row) -> str:
+    """The label of a file's shape, or its N and K; empty of a model's layer. `row` is a row of a frame."""
+    if row["layer"] != SHAPE:
+        return ""
+    label, separator, _ = str(row["model"]).rpartition("@")
+    return label if separator else f"N={row['n']} K={row['k']}"
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:

@@ -8,6 +8,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 """
 
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -23,7 +24,7 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import saved
+from roofline.report import saved, throughput
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
@@ -135,9 +136,23 @@ def pytest_generate_tests(metafunc):
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner = state.runners.planner(operation)
     pairs = []
-    for case in operation.sweep(state.options) if _is_run(operation, metafunc.config, state) else []:
+    for case in _sweep(operation, metafunc.config, state):
         pairs += product([case.id], planner.names(case))
     metafunc.parametrize("shape, contender", pairs, ids=map("-".join, pairs))
+
+
+def _sweep(operation: operations.Operation, config, state: State) -> list:
+    """The cases of `operation` in a run. What it refuses is noted, unless -k names the tests of others alone."""
+    if not _is_run(operation, config, state):
+        return []
+    try:
+        return ffn_options.read("ranks" if operation.between_ranks else "tp", state.options, operation.sweep)
+    except ValueError as error:
+        keyword = config.option.keyword
+        tests = re.findall(r"\btest_\w+", keyword)
+        if "not " in keyword or not tests or any(test in f"test_{operation.name}" for test in tests):
+            state.refusals.append(str(error))
+        return []
 
 
 def _is_run(operation: operations.Operation, config, state: State) -> bool:
@@ -214,6 +229,8 @@ def pytest_collection_finish(session):
 
 def _select(session, state: State) -> None:
     """Note the contenders of each shape. Raises ValueError where they cannot be measured."""
+    for refusal in state.refusals:
+        raise ValueError(refusal)
     for item in session.items:
         case = _case(item) if "ffn_benchmark" in item.fixturenames else None
         if case and state.is_of_workers(case[0]):
@@ -345,7 +362,7 @@ def ffn_benchmark(request, benchmark):
             runnable = state.run.measured(shape) if state.options.timed else state.checked(shape)
             end_reason = state.end_reason
         else:
-            prepared = state.runners.prepare(shape, [contender])
+            prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
             rejection = prepared.rejected.get(contender)
             runnable = prepared.entrants
         if rejection and rejection.outcome != SKIPPED:
@@ -448,7 +465,7 @@ def exit_status(status: int, state: State) -> int:
     early, and where nothing could be measured."""
     failed = bool(state.end_reason) or FAILED in [outcome.outcome for outcome in state.run.missing]
     if state.options.fail_slower:
-        slower = decision.slower(state.run)
+        slower = throughput.slower(state.run)
         state.problems += slower
         failed = failed or bool(slower)
     if not state.fruitful:

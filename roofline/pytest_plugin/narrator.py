@@ -103,7 +103,7 @@ class Narrator:
         path = self._state.folder / saved.NAME
         if not self._saved and path.exists():  # of a run that was gone on with
             return
-        content = self._saved or saved.beside_rows(self._state.run) | {"benchmarks": []}
+        content = self._saved or saved.without_rows(self._state.run) | {"benchmarks": []}
         try:
             path.write_text(json.dumps(content, indent=4, default=str), encoding="utf-8")
         except OSError as error:
@@ -148,7 +148,7 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json |= saved.beside_rows(run)
+        output_json |= saved.without_rows(run)
         if run.void:
             output_json["benchmarks"] = []
         self._saved = output_json

@@ -27,6 +27,8 @@ class State(Supervisor):
         self.resumed: Run | None = None
         self.held: BinaryIO | None = None
         """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
+        self.refusals: list[str] = []
+        """Why sizes do not fit the operations that were asked for."""
         self.replay = ReplayTimer()
         self.interrupted = ""
         """What interrupted the run, in words."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
+from roofline.analysis.comparison import NEITHER, CaseChange, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
-from roofline.operations.format import error_text, hidden_text, interval_text, time_text
 from roofline.report import tables
+from roofline.report.format import error_text, hidden_text, interval_text, time_text
 from roofline.store.journal import load
 from roofline.store.run import Run
-from roofline.store.stats import grouped
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,7 +71,7 @@ def change_text(change: Change) -> str:
     return f"hidden {hidden_text(*change.interval(), '+.2f')}"
 
 
-def table(cases: Sequence[Case]) -> DataFrame:
+def table(cases: Sequence[CaseChange]) -> DataFrame:
     rows = []
     for case in cases:
         row = {
@@ -89,7 +88,7 @@ def table(cases: Sequence[Case]) -> DataFrame:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """What the verdicts rest on, and their counts, in lines."""
+    """The counts of verdicts, and the evidence behind them, in lines."""
     lines = []
     for mean in comparison.means:
         lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")
@@ -122,12 +121,10 @@ def _counts(comparison: Comparison) -> str:
 
 def _missing(comparison: Comparison) -> list[str]:
     """A line for each reason why cases are not compared."""
-    lines = []
-    cases_of = grouped(((missing.missing_in, missing.reason), missing.case) for missing in comparison.missing)
-    for (where, reason), cases in cases_of.items():
-        lacking = "not compared" if where == NEITHER else f"missing in {where}"
-        lines.append(f"{lacking}: {tables.named(cases)}: {reason}")
-    return lines
+    rows = []
+    for case, where, reason in comparison.missing:
+        rows.append(("not compared" if where == NEITHER else f"missing in {where}", reason, case))
+    return tables.by_reason(rows)
 
 
 def terminal(comparison: Comparison) -> list[str]:

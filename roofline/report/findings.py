@@ -1,43 +1,40 @@
-"""What a reader should know of a run first, by rules: docs/start.md says what triggers each, and what it means."""
+"""The first lines of a report, by rules: docs/start.md says what triggers each, and what it means."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.fields import FIELDS
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
-from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
-from roofline.operations.format import error_text, interval_text, percent_text, shape_text
+from roofline.operations.shapes import shape_text
 from roofline.report import tables
-from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
+from roofline.report.format import error_text, interval_text, percent_text
+from roofline.store.run import AGAIN, FEWEST_ROUNDS, INTERRUPTED, Run
 from roofline.store.stats import CONFIDENCE, DECADE, grouped, is_known
-from roofline.theory import environment
+from roofline.theory import environment as variables
 from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 MARGIN = 0.03
-"""How far a ratio may lie from 1, and a ceiling from its values, before it is told."""
+"""The distance of a ratio from 1, or of a ceiling from its values, up to which it is not told."""
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
-OTHERS, STOLEN = 0.05, 0.02
-"""The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 CHANCE = 0.01
 """Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to rest on"
-OF_ALL_CASES = "cut off", "void"
-"""The rules that look at void cases, too."""
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
 WORDS = {"layer": "{}", "tp": "tp {}", "ranks": "P {}", "m": "M {}", "dtype": "{}", "wire": "wire {}"}
 """Field -> how a case is named by it."""
 
-Find = Callable[[Run, "DataFrame"], Iterable[str]]
-"""`find(run, frame)` gives a line for each thing that it finds."""
+Lines = Iterable[str]
+"""A rule is a function of a run and of its cases, and gives a line for each thing that it finds."""
 
 
 def findings(run: Run, frame: DataFrame) -> list[str]:
@@ -46,95 +43,54 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
     lines = []
     good = []
     judged = valid(frame)
-    for name, find in RULES.items():
-        found = good if name == "faster" else lines
-        for line in find(run, frame if name in OF_ALL_CASES else judged):
-            found.append(f"{name}: {line}")
+    for name, rule in RULES.items():
+        for line in rule(run, frame if rule in (cut_off, void) else judged):
+            (good if rule is faster else lines).append(f"{name}: {line}")
     return (lines or [NOTHING]) + good
 
 
-def case_words(row: Series) -> str:
-    """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
-    values = row[[*WORDS]]
-    shape = shape_text(row)
-    if shape:
-        values["layer"] = shape
-        values["tp"] = None
-    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
-    return f"{row['contender']} on {', '.join(words)}"
-
-
-def _cut_off(run: Run, frame: DataFrame) -> Iterable[str]:
+def cut_off(run: Run, frame: DataFrame) -> Lines:
     if run.end is None or run.unfinished:
         reason = (run.end or {}).get("cut_short") or "it did not come to its end"
         yield f"{reason}; {len(frame)} rows by then"
 
 
-def _quick(run: Run, frame: DataFrame) -> Iterable[str]:
+def quick(run: Run, frame: DataFrame) -> Lines:
     if run.metadata.get("options", {}).get("quick"):
         yield QUICK
 
 
-def _outcomes(**words: str) -> Find:
-    """A rule that finds the cases of these outcomes, and describes each by its words."""
-
-    def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        cases_of = grouped((outcome.outcome, outcome.case) for outcome in run.missing)
-        for outcome, text in words.items():
-            cases = cases_of.get(outcome)
-            if cases:
-                yield f"{len(cases)} {text}: {tables.named(cases)}"
-
-    return find
+def failed(run: Run, frame: DataFrame) -> Lines:
+    return _outcomes(run, failed="wrong, crashed or hung")
 
 
-def _environment(run: Run, frame: DataFrame) -> Iterable[str]:
+def void(run: Run, frame: DataFrame) -> Lines:
+    off_pace = frame["link_off_pace"].dropna()
+    return _cases(frame, off_pace.abs(), lambda most: f"the link off its pace by up to {100 * off_pace[most]:+.0f} %")
+
+
+def environment(run: Run, frame: DataFrame) -> Lines:
     """A line for each variable; ranks get their threads from torchrun."""
-    return [] if "ranks" in run.metadata else environment.told(run.metadata["machine"])
+    return [] if "ranks" in run.metadata else variables.told(run.metadata["machine"])
 
 
-def _cases(holds: str, far: str, describe: Callable[[Series], str]) -> Find:
-    """A rule that finds the cases of which `holds`, and describes the one that goes furthest: by expressions of
-    fields."""
+def throttled(run: Run, frame: DataFrame) -> Lines:
+    is_steady = frame["steady_throttled"].fillna("").ne("")
+    hot = frame[frame["throttled"].eq(True).fillna(False) | is_steady]
 
-    def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        import pandas
+    def reason(most: int) -> str:
+        reasons = hot.loc[most, ["throttle_reasons", "steady_throttled"]].dropna()
+        return f"as by {next(filter(None, reasons), 'unknown')}"
 
-        matches = frame[pandas.eval(holds, engine="python", resolvers=[frame]).fillna(False).astype(bool)]
-        if len(matches):
-            most = matches.loc[pandas.eval(far, engine="python", resolvers=[matches]).astype(float).idxmax()]
-            yield f"{len(matches)} of {len(frame)} cases, {describe(most)}: {most['op']}, {case_words(most)}"
-
-    return find
+    return _cases(frame, hot["time_s"], reason)
 
 
-def _beside(word: str, sign: int) -> Find:
-    """A rule that finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's
-    baseline is `serial_all_cores` where there is one; one over a fabric of its own has none."""
-
-    def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        rows = overlapping(frame)
-        rows = rows[~rows["own_fabric"].eq(True).fillna(False)]
-        has_all_cores = rows["gain_all_cores"].notna()
-        rows = rows.assign(
-            field=has_all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
-            baseline=rows["baseline"].mask(has_all_cores, ALL_CORES),
-        )
-        for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
-            low, high = FIELDS[field].ends
-            is_rival = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
-            rivals = group[is_rival & group[field].notna()]
-            nearest_end = low if sign > 0 else high
-            matches = rivals[sign * (rivals[nearest_end] - 1) > MARGIN]
-            if len(matches):
-                most = matches.loc[(sign * matches[field]).idxmax()]
-                interval = interval_text(most[field], most[low], most[high])
-                yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
-
-    return find
+def above_the_roof(run: Run, frame: DataFrame) -> Lines:
+    of_roof = frame["of_roof"][frame["above_roof"].eq(True).fillna(False)]
+    return _cases(frame, of_roof, lambda most: f"up to {percent_text(of_roof[most])}")
 
 
-def _unequal(run: Run, frame: DataFrame) -> Iterable[str]:
+def unequal(run: Run, frame: DataFrame) -> Lines:
     """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
     again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
     missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
@@ -146,23 +102,11 @@ def _unequal(run: Run, frame: DataFrame) -> Iterable[str]:
     yield f"the baseline is not as fast as itself on {where}, {interval}: {case_words(most)}"
 
 
-def _chance_of_missing(least: int, intervals: int) -> float:
-    """The chance that so many of the intervals of equals miss 1, or more of them."""
-    chance = 0.0
-    for missed in range(least, intervals + 1):
-        ways = math.comb(intervals, missed)
-        chance += ways * (1 - CONFIDENCE) ** missed * CONFIDENCE ** (intervals - missed)
-    return chance
+def slower(run: Run, frame: DataFrame) -> Lines:
+    return _beyond_margin(frame, "worst", -1)
 
 
-def _counts(matches: DataFrame, compared: DataFrame) -> str:
-    """Who is among `matches`, and on how many of the shapes on which it is compared."""
-    counts = matches["contender"].value_counts(sort=False)
-    shapes = compared["contender"].value_counts(sort=False)
-    return ", ".join(f"{name} on {count} of {shapes[name]} shapes" for name, count in counts.items())
-
-
-def _own_ideal(run: Run, frame: DataFrame) -> Iterable[str]:
+def below_own_ideal(run: Run, frame: DataFrame) -> Lines:
     arms = overlapping(frame).dropna(subset="of_own_ideal")
     for op, rows in arms.groupby("op", sort=False):
         low = rows[rows["of_own_ideal"] < OWN_IDEAL]
@@ -174,7 +118,13 @@ def _own_ideal(run: Run, frame: DataFrame) -> Iterable[str]:
             yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
 
 
-def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
+def few_rounds(run: Run, frame: DataFrame) -> Lines:
+    rounds = frame["rounds"]
+    few = rounds[rounds.lt(FEWEST_ROUNDS) | frame["stopped_by"].eq(INTERRUPTED)]
+    return _cases(frame, -few, lambda most: f"{few[most]} or more")
+
+
+def roof_drifted(run: Run, frame: DataFrame) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
     for ceiling in ceilings_of(run):
@@ -190,53 +140,117 @@ def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
             yield f"{name} is known to within {error_text(off)}"
 
 
-def _above(name: str, limit: float, text: str) -> Find:
-    """A rule that finds the cases whose field `name` is above the limit; `text` describes the highest."""
-    return _cases(f"{name} > {limit}", name, lambda row: text.format(error_text(row[name])))
+def disturbed(run: Run, frame: DataFrame) -> Lines:
+    return _above(frame, "others_share", OTHERS, "other processes took up to {} of the CPU")
 
 
-def disturbance(shapes: Sequence[Shape]) -> str:
-    """What disturbs the measurement of `shapes`, in words, by the rules; empty where nothing does."""
-    words = []
-    for field, limit, text in (
-        ("others_share", OTHERS, "other processes took {} of the CPU"),
-        ("stolen_share", STOLEN, "other guests of the machine took {} of the CPU"),
-    ):
-        share = median(shape.telemetry.get(field) or 0.0 for shape in shapes)
-        if share > limit:
-            words.append(text.format(error_text(share)))
-    if any(shape.telemetry.get("throttled") for shape in shapes):
-        words.append("the clock was held down")
-    return ", and ".join(words)
+def waiting(run: Run, frame: DataFrame) -> Lines:
+    return _above(frame, "waiting_share", OTHERS, "threads waited for a core in up to {} of the samples")
 
 
-def _reasons(row: Series) -> str:
-    reasons = row[["throttle_reasons", "steady_throttled"]].dropna()
-    return f"as by {next(filter(None, reasons), 'unknown')}"
+def stolen_time(run: Run, frame: DataFrame) -> Lines:
+    return _above(frame, "stolen_share", STOLEN, "up to {}")
+
+
+def not_measured(run: Run, frame: DataFrame) -> Lines:
+    return _outcomes(run, skipped="skipped", not_run="not run")
+
+
+def faster(run: Run, frame: DataFrame) -> Lines:
+    return _beyond_margin(frame, "best", 1)
 
 
 RULES = {
-    "cut off": _cut_off,
-    "quick": _quick,
-    "failed": _outcomes(failed="wrong, crashed or hung"),
-    "void": _cases(
-        "link_off_pace.notna()",
-        "link_off_pace.abs()",
-        lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %",
-    ),
-    "environment": _environment,
-    "throttled": _cases("throttled == True or steady_throttled > ''", "time_s", _reasons),
-    "above the roof": _cases("above_roof == True", "of_roof", lambda row: f"up to {percent_text(row['of_roof'])}"),
-    "unequal": _unequal,
-    "slower": _beside("worst", -1),
-    "below own ideal": _own_ideal,
-    "few rounds": _cases(
-        f"rounds < {FEW_ROUNDS} or stopped_by == '{INTERRUPTED}'", "-rounds", lambda row: f"{row['rounds']} or more"
-    ),
-    "roof drifted": _drifted,
-    "disturbed": _above("others_share", OTHERS, "other processes took up to {} of the CPU"),
-    "waiting": _above("waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
-    "stolen time": _above("stolen_share", STOLEN, "up to {}"),
-    "not measured": _outcomes(skipped="skipped", not_run="not run"),
-    "faster": _beside("best", 1),
+    rule.__name__.replace("_", " "): rule
+    for rule in (
+        cut_off,
+        quick,
+        failed,
+        void,
+        environment,
+        throttled,
+        above_the_roof,
+        unequal,
+        slower,
+        below_own_ideal,
+        few_rounds,
+        roof_drifted,
+        disturbed,
+        waiting,
+        stolen_time,
+        not_measured,
+        faster,
+    )
 }
+
+
+def case_words(row: Series) -> str:
+    """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
+    values = row[[*WORDS]]
+    shape = shape_text(row)
+    if shape:
+        values["layer"] = shape
+        values["tp"] = None
+    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
+    return f"{row['contender']} on {', '.join(words)}"
+
+
+def _outcomes(run: Run, **words: str) -> Lines:
+    """The cases of some outcomes, each described by its words."""
+    cases_of = grouped((outcome.outcome, outcome.case) for outcome in run.missing)
+    for outcome, text in words.items():
+        cases = cases_of.get(outcome)
+        if cases:
+            yield f"{len(cases)} {text}: {tables.named(cases)}"
+
+
+def _cases(frame: DataFrame, values: Series, describe: Callable[[int], str]) -> Lines:
+    """A line on the cases of `frame` that have one of the `values`: their number, and the one with the highest."""
+    if len(values):
+        most = values.astype(float).idxmax()
+        case = frame.loc[most]
+        yield f"{len(values)} of {len(frame)} cases, {describe(most)}: {case['op']}, {case_words(case)}"
+
+
+def _above(frame: DataFrame, name: str, limit: float, text: str) -> Lines:
+    """The cases whose field `name` is above the limit; `text` describes the highest."""
+    values = frame[name][frame[name] > limit]
+    return _cases(frame, values, lambda most: text.format(error_text(values[most])))
+
+
+def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
+    """Where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
+    `serial_all_cores` where there is one; one over a fabric of its own has none."""
+    rows = overlapping(frame)
+    rows = rows[~rows["own_fabric"].eq(True).fillna(False)]
+    has_all_cores = rows["gain_all_cores"].notna()
+    rows = rows.assign(
+        field=has_all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
+        baseline=rows["baseline"].mask(has_all_cores, ALL_CORES),
+    )
+    for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
+        low, high = FIELDS[field].ends
+        is_rival = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
+        rivals = group[is_rival & group[field].notna()]
+        nearest_end = low if sign > 0 else high
+        matches = rivals[sign * (rivals[nearest_end] - 1) > MARGIN]
+        if len(matches):
+            most = matches.loc[(sign * matches[field]).idxmax()]
+            interval = interval_text(most[field], most[low], most[high])
+            yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
+
+
+def _chance_of_missing(least: int, intervals: int) -> float:
+    """The chance that so many of the intervals of equals miss 1, or more of them."""
+    chance = 0.0
+    for missed in range(least, intervals + 1):
+        ways = math.comb(intervals, missed)
+        chance += ways * (1 - CONFIDENCE) ** missed * CONFIDENCE ** (intervals - missed)
+    return chance
+
+
+def _counts(matches: DataFrame, compared: DataFrame) -> str:
+    """The contenders among `matches`, each with the number of its shapes, of those on which it is compared."""
+    counts = matches["contender"].value_counts(sort=False)
+    shapes = compared["contender"].value_counts(sort=False)
+    return ", ".join(f"{name} on {count} of {shapes[name]} shapes" for name, count in counts.items())

@@ -30,7 +30,7 @@ def page(title: str, markdown: str, pictures: dict[str, str]) -> str:
 
 
 def label(name: str) -> str:
-    """What stands for the figure `name` where it is not seen."""
+    """The words for the figure `name` where it is not seen."""
     return name.replace("_", " ")
 
 

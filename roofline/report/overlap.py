@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
-from roofline.operations.format import growth_text
-from roofline.operations.gathering import exercise, scaling
+from roofline.operations.gathering import exercise_wire, scaling
+from roofline.report.format import growth_text
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES
 from roofline.store.run import Run
@@ -41,7 +41,7 @@ def balances(best: DataFrame) -> list[str]:
     lines = []
     wires = best[["wire", "model", "dtype"]].drop_duplicates()
     for wire, model, dtype in wires.itertuples(index=False):
-        if wire == exercise(model, dtype):
+        if wire == exercise_wire(model, dtype):
             how = scaling(model, dtype)
             lines.append(f"{wire}: FLOP per byte that the wire is asked for, the exercise's: {how}")
     return lines
@@ -74,15 +74,15 @@ def summary(frame: DataFrame) -> list[str]:
 
 
 def _costs(op: str, rows: DataFrame) -> str:
-    """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
+    """The cost of waiting, and that of kernel and link to one another, where the kernel was preset."""
     has_table = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
     rows = rows.assign(has_table=has_table).sort_values("has_table", kind="stable")
     shapes = rows.drop_duplicates("shape", keep="last")
     preset = shapes["preset_slowdown"].median()
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
-    beside = shapes["gemm_slowdown"].dropna()
-    if len(beside):
-        text += f", beside other traffic {median(beside):.2f} of that"
+    slowdowns = shapes["gemm_slowdown"].dropna()
+    if len(slowdowns):
+        text += f", beside other traffic {median(slowdowns):.2f} of that"
     slower = rows.dropna(subset="link_slowdown").groupby("contender", sort=False)["link_slowdown"].median()
     if len(slower):
         times = [f"{ratio:.2f} ({arm})" for arm, ratio in slower.items()]

@@ -9,7 +9,7 @@ from roofline.store.run import Run
 NAME = "benchmark.json"
 
 MEASURED = ("empty_call_s", "idle_power_w")
-"""What was measured of a machine, in journals of before 2026-11-29 the power of an idle card, too. By that no two runs
+"""Measurements of a machine, in journals of before 2026-11-29 the power of an idle card, too. By that no two runs
 would be of the same."""
 
 
@@ -33,17 +33,17 @@ def write(folder: Path, run: Run) -> Path:
         row["stats"] = stats.as_dict() | {"iterations": 1}
         rows.append(row)
     path = folder / NAME
-    path.write_text(json.dumps(beside_rows(run) | {"benchmarks": rows}, indent=4), encoding="utf-8")
+    path.write_text(json.dumps(without_rows(run) | {"benchmarks": rows}, indent=4), encoding="utf-8")
     return path
 
 
 def machine_info(machine: dict) -> dict:
-    """What the journal says of a machine, without what was measured of it."""
+    """The journal's entry of a machine, without its measurements."""
     return {name: value for name, value in machine.items() if name not in MEASURED}
 
 
-def beside_rows(run: Run) -> dict:
-    """What the file has beside its rows."""
+def without_rows(run: Run) -> dict:
+    """The file's entries beside its rows."""
     not_measured = [outcome.entry for outcome in run.missing]
     info = machine_info(run.metadata["machine"])
     return {"machine_info": info, "not_measured": not_measured, "ceilings": run.ceilings}

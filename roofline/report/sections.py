@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.operations.format import ABOVE_ALL
+from roofline.report.format import ABOVE_ALL
 from roofline.report.tables import TABLES, texts
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How a table is laid out: a DataFrame of texts, aligned for a terminal or written as Markdown."""
+"""Tables of a report: a DataFrame of texts, aligned for a terminal or written as Markdown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.operations.format import FORMATS, WITH_ENDS
-from roofline.theory.data import beside
+from roofline.report.format import FORMATS, WITH_ENDS
+from roofline.store.stats import grouped
+from roofline.theory.data import tables_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES = beside(__file__, "tables.toml")
+TABLES = tables_of(__file__, "tables.toml")
 """`columns`: {table: the fields that are its columns}, and `sections`: {name: what each has}."""
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
@@ -115,3 +116,11 @@ def named(cases: Sequence[str]) -> str:
     text = ", ".join(cases[:MOST_NAMED])
     more = len(cases) - MOST_NAMED
     return f"{text} and {more} more" if more > 0 else text
+
+
+def by_reason(cases: Iterable[tuple[str, str, str]]) -> list[str]:
+    """A line for each word and reason of `cases`, (word, reason, case) each."""
+    lines = []
+    for (word, reason), of_reason in grouped(((word, reason), case) for word, reason, case in cases).items():
+        lines.append(f"{word}: {named(of_reason)}: {reason}")
+    return lines

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, SURE
-from roofline.analysis.fields import GROUPS
-from roofline.analysis.tokens import LIBRARY, beside_baseline, by_tokens, libraries_of
-from roofline.analysis.verdicts import VERDICTS
-from roofline.operations.format import (
+from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
+from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.tokens import by_tokens, columns_of, compared, libraries_of
+from roofline.analysis.verdicts import SLOWER, VERDICTS
+from roofline.report.format import (
     flops_text,
+    interval_text,
     mean_text,
     number_text,
     percent_text,
     roof_text,
 )
-from roofline.report.findings import OTHERS
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES, escaped
 from roofline.store.run import Run
@@ -55,7 +55,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
             " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which "
             "each runs alone at the clock that its power allows."
         )
-    if not beside_baseline(frame)["rival"].all():
+    if not compared(frame)["rival"].all():
         about += (
             " Libraries have a column each, of their ratio to the baseline, and are not among the fastest. That of the "
             "baseline's second turn in each round says how far apart equals come out."
@@ -94,20 +94,19 @@ def tokens_table(rows: DataFrame) -> DataFrame:
         cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
         cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
         for name in libraries:
-            ratio = [row[f"{name}{end}"] for end in LIBRARY]
-            cells[f"{name}{LIBRARY_RATIO}"] = "-" if math.isnan(ratio[0]) else mean_text(*ratio)
+            cells[f"{name}{LIBRARY_RATIO}"] = _mean_text(row, name)
         table.append(cells)
     return pandas.DataFrame(table)
 
 
 def _mean_text(row: dict, name: str) -> str:
     """A mean over the shapes with its interval; `-` of none."""
-    ratio = [row[name] for name in (name, *GROUPS["tokens"][name].ends)]
+    ratio = [row[column] for column in columns_of(name)]
     return "-" if math.isnan(ratio[0]) else mean_text(*ratio)
 
 
 def _dispatched_text(row: dict) -> str:
-    """What `kernels.matmul` takes, with its ratio; `unmeasured` where it was not measured."""
+    """The choice of `kernels.matmul`, with its ratio; `unmeasured` where it was not measured."""
     if not row["dispatched_shapes"]:
         return "unmeasured"
     names = row["dispatched"] + _tuned_text(row["dispatched_tuned"])
@@ -127,7 +126,7 @@ def summary(frame: DataFrame) -> list[str]:
     """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
     more."""
     lines = []
-    for name, rows in beside_baseline(frame).groupby("contender", sort=False):
+    for name, rows in compared(frame).groupby("contender", sort=False):
         ratios = rows["ratio_to_baseline"]
         large = ratios[rows["m"].ge(1024).fillna(False)]
         text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"
@@ -149,6 +148,17 @@ def decided(run: Run, frame: DataFrame) -> Section:
     if others > OTHERS:
         text += f", while others took {percent_text(others)} of the CPU"
     return declared("decided", rows, [text])
+
+
+def slower(run: Run) -> list[str]:
+    """A line for each case that is decided to be SLOWER."""
+    lines = []
+    for shape, name in run.cases():
+        decision = decision_of(MeasuredCase(run, shape, name))
+        if decision and decision.verdict == SLOWER:
+            ratio = interval_text(*decision[1:4])
+            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+    return lines
 
 
 def steady(frame: DataFrame) -> Section:

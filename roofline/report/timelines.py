@@ -1,8 +1,9 @@
-"""What link and chip did in one run of an arm, in blocks of time: what the figure timeline shows."""
+"""The work of link and chip in one run of an arm, in blocks of time, for the figure timeline."""
 
 from typing import NamedTuple
 
 from roofline.store.run import Run
+from roofline.store.stats import grouped
 from roofline.theory.arms import BOTH, base_arm, is_serial
 
 HOME_UNIT, WAITS = -1, -2
@@ -12,8 +13,8 @@ Span = tuple[float, float]
 
 
 class Block(NamedTuple):
-    """What a lane did for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no transfer,
-    None for the whole matmul, `WAITS` for a wait."""
+    """The work of a lane for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no
+    transfer, None for the whole matmul, `WAITS` for a wait."""
 
     start_s: float
     end_s: float
@@ -48,7 +49,7 @@ def link_blocks(timeline: dict) -> list[Block]:
 
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:
-    """What the chip computed: before, between and after its waits. The unit is the last that it had waited for, so that
+    """The chip's work: before, between and after its waits. The unit is the last that it had waited for, so that
     a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part that
     goes away, the rank that it goes to."""
     units = units_of(timeline)
@@ -83,11 +84,8 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
 
 def _sent(timeline: dict) -> dict[float, list[int]]:
     """The parts that go away, by the time at which they could. Those of one launch go together."""
-    sent: dict[float, list[int]] = {}
-    for ready_s, unit in zip(timeline.get("ready_s", ()), units_of(timeline), strict=False):
-        if ready_s:
-            sent.setdefault(ready_s, []).append(unit)
-    return sent
+    pairs = zip(timeline.get("ready_s", ()), units_of(timeline), strict=False)
+    return grouped((ready_s, unit) for ready_s, unit in pairs if ready_s)
 
 
 def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> list[Block]:
@@ -117,6 +115,6 @@ def is_by_block(timeline: dict) -> bool:
 
 
 def units_of(timeline: dict) -> list[int]:
-    """What each transfer brings: a chunk, or a piece of a row block."""
+    """The unit of each transfer: a chunk, or a piece of a row block."""
     by_block = is_by_block(timeline)
     return [transfer[by_block] for transfer in timeline["transfers"]]

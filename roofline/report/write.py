@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
-from roofline.analysis.throughput import ceilings_of
-from roofline.operations.format import ends_text, rate_text, time_text
 from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
+from roofline.report.format import ends_text, rate_text, time_text
 from roofline.report.plots import theme
 from roofline.report.sections import Section, declared
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
-from roofline.store.stats import grouped
 from roofline.theory.work import peak_dtype
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
 
 
 def _end(run: Run) -> list[Section]:
-    """What was not measured, and what all was measured on."""
+    """Ceilings, cases without a number, and the conditions of the run."""
     measured = tuple(ceilings(run))
     sections = [Section("Ceilings", "" if measured else "None was measured.", lines=measured)]
     on = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]
@@ -127,11 +126,9 @@ def _end(run: Run) -> list[Section]:
 
 def missing(run: Run) -> list[str]:
     """A line per reason for which cases failed or have no number, with the cases."""
-    reasons = grouped(((missing.outcome, missing.reason), missing.case) for missing in run.missing)
-    lines = []
-    for (outcome, reason), cases in reasons.items():
-        lines.append(f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}")
-    return lines
+    return tables.by_reason(
+        (missing.outcome.replace("_", " "), missing.reason, missing.case) for missing in run.missing
+    )
 
 
 def ceilings(run: Run) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a run was measured under, as far as it decides whether two runs can be compared, or one gone on with."""
+"""The conditions of a run that decide whether two can be compared, or one gone on with."""
 
 import re
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ def conditions(metadata: dict) -> dict[str, str]:
 
 
 def short(place: str, version: str) -> str:
-    """How tables and conditions name a contender's source, without its folder."""
+    """A contender's source as tables and conditions name it, without its folder."""
     return f"{place.rpartition('/')[2]} {version}".strip()
 
 
@@ -51,7 +51,7 @@ def condition(metadata: dict, name: str) -> str:
 
 
 def are_alike(values: Iterable[str]) -> bool:
-    """Whether a condition has one value among runs, as far as they know it."""
+    """Runs are alike if a condition has one value among them, as far as they know it."""
     return len({*values} - {NOT_RECORDED}) < 2
 
 

@@ -30,7 +30,7 @@ PACKED = f"{NAME}.xz"
 """A run that was committed has its journal packed."""
 
 OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
-"""What opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
+"""The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""

@@ -1,4 +1,4 @@
-"""What became of a case that has no number: one type from a contender's check to the report."""
+"""The outcome of a case that has no number: one type from a contender's check to the report."""
 
 from dataclasses import dataclass
 
@@ -27,5 +27,5 @@ class Outcome:
 
     @property
     def entry(self) -> dict[str, str]:
-        """What the journal and the JSON hold of it."""
+        """Its entry in the journal and in the JSON."""
         return {"case": self.case, "outcome": self.outcome, "reason": self.reason}

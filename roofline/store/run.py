@@ -6,13 +6,15 @@ adds one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.store import lines, typed
 from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
-from roofline.store.stats import Interval, estimate, time_of
+from roofline.store.stats import Interval, by_process, estimate, time_of
 from roofline.theory.work import Work
 
 if TYPE_CHECKING:
@@ -53,7 +55,10 @@ REQUESTED = "link_bytes_per_s_requested"
 own beside T_gemm."""
 
 INTERRUPTED = "interrupt"
-"""What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
+"""The end of a shape's rounds that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
+
+FEWEST_ROUNDS = 30
+"""A run plans as many of each shape, unless the time runs out; a row of fewer says so."""
 
 
 @dataclass(slots=True)
@@ -101,11 +106,11 @@ class Shape:
     seed: int = 0
     """The orders in the rounds follow from it."""
     facts: dict = field(default_factory=dict)
-    """What its operation says of it: sizes that are no parameters, and other plain values."""
+    """Values by its operation: sizes that are no parameters, and others that are plain."""
     passes: int = 1
-    """How many whole ones were made over it, by now."""
+    """Whole ones that were made over it, by now."""
     processes: int = 1
-    """How many have measured it."""
+    """Processes that have measured it."""
     stopped_by: str = ""
     """`width`, `time`, `rounds` or `decision`; `INTERRUPTED` until the last pass has ended."""
     round_count: int = 0
@@ -170,6 +175,14 @@ class Shape:
         """The typical time of an entrant, told beside the baseline's; None of one that has no sample."""
         return estimate(float, self.times_s(entrant), groups=self.groups, anchor=self.anchor)
 
+    def estimate(self, of: Callable[..., float], *series: dict[int, float], log: bool = True) -> Interval | None:
+        """`stats.estimate` of some series of the shape, told beside the baseline's."""
+        return estimate(of, *series, groups=self.groups, anchor=self.anchor, log=log)
+
+    def ratios(self, contender: str) -> dict[int, float]:
+        """{process: the baseline's typical time over that of a contender}."""
+        return by_process(truediv, self.anchor, self.times_s(contender), groups=self.groups)
+
     @property
     def anchor(self) -> dict[int, float] | None:
         """The baseline's {round: seconds}, beside which all times of the shape are told; None where it has
@@ -197,7 +210,7 @@ class Shape:
 
     @property
     def requested_bytes_per_s(self) -> float | None:
-        """What the link was asked for in a typical round; None where the link chooses."""
+        """Bytes/s that the link was asked for in a typical round; None where the link chooses."""
         typical = time_of(self.requested_by_round, self.groups)
         return typical.value if typical else self.get(REQUESTED)
 
@@ -208,7 +221,7 @@ class Shape:
 
     @property
     def choices(self) -> dict:
-        """What was chosen for the shape once, which holds for all later processes that prepare it: its `facts`, and the
+        """Choices for the shape, made once, which hold for all later processes that prepare it: its `facts`, and the
         median seconds of its entrants."""
         medians_s = {}
         for entrant in self.late:
@@ -265,13 +278,13 @@ class Run:
     """Blocks in which a contender ran alone."""
     not_measured: list[Outcome] = field(default_factory=list)
     processes: list[dict] = field(default_factory=list)
-    """What each process took, of a run that decides."""
+    """Seconds of each process, of a run that decides."""
     notes_by_topic: dict[str, str] = field(default_factory=dict)
-    """What a reader should know beside the notes in the metadata."""
+    """Notes beside those in the metadata."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What analyses derived of a run that is closed; gone with the next line that is taken."""
+    """Results of analyses on a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
@@ -292,7 +305,7 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know, in sentences."""
+        """Notes for readers, in sentences."""
         return [*self.metadata["notes"], *self.notes_by_topic.values()]
 
     @property
@@ -302,12 +315,12 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        """A run is unfinished with a shape that was cut short, or a case whose turn never came."""
         return bool(self.interrupted) or NOT_RUN in [missing.outcome for missing in self.missing]
 
     @property
     def missing(self) -> list[Outcome]:
-        """That of each case that failed or has no number: the last word on it."""
+        """The last outcome of each case that failed or has no number."""
         last = {outcome.case: outcome for outcome in self.not_measured}
         for case in self.metadata.get("cases", ()):
             last.setdefault(case, Outcome(NOT_RUN, "the run was cut off before it", case))

@@ -14,7 +14,7 @@ of the logarithms: one sample in four may be as far off as it likes.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from operator import mul
+from operator import mul, truediv
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 
 def is_known(low: float, high: float) -> bool:
-    """Whether an interval of what is above 0 says anything: it spans no more than a decade. NaN and infinity say
+    """An interval of what is above 0 is known if it spans no more than a decade. NaN and infinity say
     nothing."""
     return low > 0 and high <= DECADE * low and math.isfinite(high)
 
@@ -69,21 +69,11 @@ def estimate(
     typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
-    value = _value(of, typical)
+    means = map(fmean, zip(*typical.values(), strict=True))
+    value = of(*map(math.exp, means))
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(tuple(groups.items())))
     return student(value, [*_values(of, typical).values()], log=log)
-
-
-def value_of(of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None) -> float | None:
-    """The value of `estimate` alone."""
-    typical = _typical(anchor or series[0], series, processes(groups))
-    return _value(of, typical) if typical else None
-
-
-def _value(of: Callable[..., float], typical: dict[Any, list[float]]) -> float:
-    means = map(fmean, zip(*typical.values(), strict=True))
-    return of(*map(math.exp, means))
 
 
 def processes(groups: Groups) -> dict[int, int]:
@@ -125,16 +115,11 @@ def time_of(series: Series, groups: Groups | None = None, anchor: Series | None 
     return estimate(float, series, groups=groups, anchor=anchor)
 
 
-def typical_of(series: Series, groups: Groups, anchor: Series | None = None) -> float | None:
-    """The value of `time_of` alone."""
-    return value_of(float, series, groups=groups, anchor=anchor)
-
-
 def ratio_of(
     numerator: Series, denominator: Series, groups: Groups | None = None, anchor: Series | None = None
 ) -> Interval | None:
     """numerator / denominator, within rounds."""
-    return estimate(lambda a, b: a / b, numerator, denominator, groups=groups, anchor=anchor)
+    return estimate(truediv, numerator, denominator, groups=groups, anchor=anchor)
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
@@ -192,7 +177,7 @@ def blocks(groups: Items) -> dict[int, int]:
 
 @lru_cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """How many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of freedom.
+    """Standard errors that Student's two-sided interval reaches to each side, with `freedom` degrees of freedom.
 
     >>> round(student_quantile(4), 3), round(student_quantile(1), 2)
     (2.776, 12.71)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from roofline.operations.options import of_values, way_on
+from roofline.operations.options import options_of, way_on
 from roofline.store import journal
 from roofline.store.run import Run
 from roofline.worker.messages import interrupt
@@ -22,7 +22,7 @@ def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
     there = sorted(path.name for path in folder.glob("*") if path.is_file())
     lines = [*problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
     if run.unfinished and journal.NAME in there:
-        lines.insert(0, f"go on with it: {way_on(shown, of_values(run.metadata['options']))}")
+        lines.insert(0, f"go on with it: {way_on(shown, options_of(run.metadata['options']))}")
     return lines
 
 

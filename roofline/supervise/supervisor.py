@@ -8,7 +8,6 @@ from pathlib import Path
 from roofline import operations
 from roofline.analysis import decision
 from roofline.operations.options import as_values
-from roofline.report import findings
 from roofline.store import journal
 from roofline.store.lines import as_read, plain
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome
@@ -141,7 +140,7 @@ class Supervisor:
 
     def _is_given_up(self, shapes: list[Shape]) -> bool:
         """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
-        disturbance = "" if self._is_gone_on else findings.disturbance(shapes)
+        disturbance = "" if self._is_gone_on else decision.disturbance(shapes)
         self._is_gone_on = True
         if not disturbance:
             return False

@@ -24,7 +24,7 @@ STEP = 1.01
 """Between ratios of T_comm to T_gemm at which a table is simulated; between them its end is interpolated."""
 
 PERSISTENT = "_persistent"
-"""How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
+"""The end of an arm's name that multiplies by our persistent matmul, where the one without it does by another."""
 
 BY_PERSISTENT = "row_block_launches", "block_launches", "layer_launches", "overlapped"
 """These arms are measured with the persistent matmul, too: one of each operation."""
@@ -58,12 +58,12 @@ def base_arm(arm: str) -> str:
 
 
 def is_serial(arm: str) -> bool:
-    """Whether it overlaps nothing."""
+    """Serial arms overlap nothing."""
     return base_arm(arm) in ("serial", ALL_CORES, ALL_REDUCE)
 
 
 class OverlapPlan(NamedTuple):
-    """How an arm cuts matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
+    """An arm's cut of matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
     row block), over P `ranks`."""
 
     arm: str
@@ -322,7 +322,7 @@ ARMS = {
 SIMULATED = tuple(name for name, spec in ARMS.items() if spec.end_s)
 
 
-def of_operation(op: str, *, gpu: bool) -> list[str]:
+def arms_of(op: str, *, gpu: bool) -> list[str]:
     """The arms of `op` that have a schedule, on a GPU or without."""
     names = []
     for name in SIMULATED:

@@ -8,7 +8,7 @@ are those of the vendor's own (DGX, HGX).
 import difflib
 from dataclasses import dataclass, field, replace
 
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30
@@ -34,16 +34,16 @@ class Chip:
     """The links of such a chip join it to its neighbours in a torus. 0: it is on a switch, in a node of `node_size`."""
     node_size: int = 1
     port_bytes_per_s: float | None = None
-    """What one chip receives over the network, from other nodes or other tori."""
+    """Bytes/s that one chip receives over the network, from other nodes or other tori."""
     device_names: list[str] = field(default_factory=list, repr=False)
 
     @property
     def received_bytes_per_s(self) -> float | None:
-        """What one chip receives over all its links together."""
+        """Bytes/s that one chip receives over all its links together."""
         return self.link_bandwidth_bytes_per_s and self.links * self.link_bandwidth_bytes_per_s
 
 
-CHIPS = {name: Chip(name, **fields) for name, fields in beside(__file__, "chips.toml").items()}
+CHIPS = {name: Chip(name, **fields) for name, fields in tables_of(__file__, "chips.toml").items()}
 """By name, in the order of the file."""
 
 
@@ -80,7 +80,7 @@ def peaks(datasheet: dict | None, dtype: str) -> tuple[float, float] | None:
     return (flops, bytes_per_s) if flops and bytes_per_s else None
 
 
-def of_device(device_name: str) -> Chip | None:
+def chip_of_device(device_name: str) -> Chip | None:
     """The chip that a driver calls `device_name`, or None: an unknown chip has measured ceilings only.
 
     Names are compared whole, since a variant (NVL, 40GB, MIG) has other figures than its namesake.

@@ -1,4 +1,4 @@
-"""What a container, or a limit, leaves this process of its machine: cores and memory.
+"""The cores and the memory of its machine that a container, or a limit, leaves this process.
 
 A control group of Linux has the limits of its parents, too. In version 1 each kind has groups of its own.
 """
@@ -27,12 +27,12 @@ def settle() -> None:
 
 
 def affinity() -> int:
-    """How many cores this process may run on at a time."""
+    """Cores that this process may run on at a time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores() -> int:
-    """How many cores it may use all the time, as quotas allow: whole ones, at least one."""
+    """Cores that it may use all the time, as quotas allow: whole ones, at least one."""
     counts = [affinity()]
     for group in _groups("cpu"):
         version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
@@ -61,7 +61,7 @@ def memory_bytes() -> int:
 
 @functools.cache
 def worker_bytes() -> int:
-    """What a worker may take on a CPU: that memory, as far as it was free as the process began."""
+    """The memory of a worker on a CPU, as far as it was free as the process began."""
     available = re.search(r"MemAvailable:\s+(\d+)", _text(PROC / "meminfo"))
     return min(memory_bytes(), 1024 * int(available[1])) if available else memory_bytes()
 

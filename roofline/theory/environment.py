@@ -2,9 +2,9 @@
 
 import re
 
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
-VARIABLES = beside(__file__, "environment.toml")
+VARIABLES = tables_of(__file__, "environment.toml")
 """{"threads": {variable: who computes on so many threads}, "cpu" and "gpu": {variable: what it does}}."""
 
 

@@ -43,7 +43,7 @@ NO_INSTRUCTIONS = "/proc/cpuinfo names no instruction set of those in roofline/t
 
 
 class Rates(NamedTuple):
-    """What a chip cannot exceed, and by what that is known. A rate that nobody knows is None."""
+    """Rates that a chip cannot exceed, and their source. A rate that nobody knows is None."""
 
     flops: float | None
     bytes_per_s: float | None
@@ -59,8 +59,8 @@ class Floor(NamedTuple):
 
 
 def rates(machine: dict, dtype: str) -> Rates | str:
-    """What no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; or in words why that is not
-    known."""
+    """The rates that no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; or why they are
+    not known."""
     return _gpu_rates(machine, dtype) if machine["source"] == "gpu" else _cpu_rates(machine, dtype)
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from roofline.theory.arguments import nearest
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Model:
         return layers
 
 
-MODELS = {name: Model(name, **sizes) for name, sizes in beside(__file__, "models.toml").items()}
+MODELS = {name: Model(name, **sizes) for name, sizes in tables_of(__file__, "models.toml").items()}
 """By name, in the order of the file."""
 
 

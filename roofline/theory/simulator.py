@@ -1,4 +1,4 @@
-"""How long an all-gather matmul takes when it overlaps: a simulator that reads the tables of `schedule`, tile by tile.
+"""The time of an all-gather matmul that overlaps: a simulator that reads the tables of `schedule`, tile by tile.
 
 Only arrivals and products take time: what contention, launches and accumulator traffic cost is measured elsewhere.
 """

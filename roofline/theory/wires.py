@@ -19,7 +19,7 @@ RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric")}
 OF_RANKS = (*RANKS_TAKE["cpu"], *RANKS_TAKE["cuda"])
 
 ALL_GATHER = "nccl_all_gather"
-"""What the baseline `serial` takes in the place of a link between GPUs where that is faster."""
+"""The gather of the baseline `serial` in place of a link between GPUs where that is faster."""
 
 PCIE = "pcie"
 """A real link of one GPU: the other ranks' shards lie in pinned host memory."""
@@ -40,7 +40,7 @@ HOW = {
     PCIE: "PCIe from pinned host memory (real link, emulated ranks)",
     PACED_ENGINE: "paced by copy engines (emulated)",
 }
-"""How those gather, in words."""
+"""The way that those gather, in words."""
 
 LINKS = ("preset", *OF_RANKS, PCIE)
 """Links whose bandwidth is not ours to choose: the one on which all has arrived before, and the real ones."""
@@ -79,12 +79,12 @@ class Wire:
 
     @property
     def programs(self) -> int | None:
-        """How many of the copier's programs it names; None where that is left open."""
+        """The copier's programs that it names; None where that is left open."""
         return int(self.mover.removeprefix(COPIER)) if self.mover.startswith(COPIER) else None
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether a GPU moves its bytes, whatever the ranks."""
+        """A GPU moves its bytes, whatever the ranks."""
         return self.kind == PCIE or bool(self.mover)
 
     def bytes_per_s(

@@ -1,4 +1,4 @@
-"""What a case must do: its FLOP and its bytes, declared once. Times and rates are not known here.
+"""The work of a case: its FLOP and its bytes, declared once. Times and rates are not known here.
 
 A multiply-add counts as two FLOP. Device bytes count each input read once and each output written once, the least that
 any kernel has to move. Wire bytes are what one rank receives over the interconnect.

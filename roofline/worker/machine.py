@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from roofline.theory import container
-from roofline.theory.chips import of_device
+from roofline.theory.chips import chip_of_device
 from roofline.theory.container import affinity, cores
 from roofline.theory.environment import VARIABLES
 from roofline.theory.floor import CPU_FLOP_PER_CYCLE
@@ -215,7 +215,7 @@ def describe(device: str) -> dict:
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
-        chip = of_device(properties.name)
+        chip = chip_of_device(properties.name)
         datasheet = asdict(chip) if chip else None
         if datasheet:
             datasheet.pop("device_names")

@@ -6,7 +6,6 @@
 import zlib
 from dataclasses import asdict, replace
 
-from roofline.operations.format import time_text
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Shape, groups_of
 from roofline.store.stats import time_of
@@ -210,8 +209,8 @@ class ShapePasses:
             time_s = time_of(self.rounds.times_s[name]).value
             if time_s < least.seconds:
                 reason = (
-                    f"{name}: faster than the chip can be: {time_text(time_s)}, where {least.why} take "
-                    f"{time_text(least.seconds)}; have each call do all of its work{ON_STREAM[worker.device]}"
+                    f"{name}: faster than the chip can be: {1e6 * time_s:.2f} us, where {least.why} take "
+                    f"{1e6 * least.seconds:.2f} us; have each call do all of its work{ON_STREAM[worker.device]}"
                 )
                 self.prepared.reject(name, Outcome(FAILED, reason))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.operations.base import load
-from roofline.operations.options import of_values
+from roofline.operations.options import options_of
 from roofline.theory import container
 from roofline.worker.channel import Channel
 from roofline.worker.messages import Request, Step, StepBegan, Stopped, interrupt
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
             from roofline.worker.device_ranks import World
 
             ranks.world = World(ranks)
-        run(request, channel.tell, operations.Runners(of_values(request.options), ranks), mark)
+        run(request, channel.tell, operations.Runners(options_of(request.options), ranks), mark)
     os._exit(0)  # what was imported takes long to end
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roofline.store.run import Round, groups_of
+from roofline.store.run import FEWEST_ROUNDS, Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
 from roofline.worker.messages import is_of_contender
@@ -48,7 +48,7 @@ class StopRule:
     begins again."""
     width: float = 0.01
     """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
-    min_rounds: int = 30
+    min_rounds: int = FEWEST_ROUNDS
     max_rounds: int = 600
     check_every: float = 1.2
     """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""

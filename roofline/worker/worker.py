@@ -94,7 +94,7 @@ class Worker:
                 prepared.rejected[name] = Outcome(SKIPPED, f"{name}: {reason}")
             return prepared
         try:
-            return self.runners.prepare(shape, names, first_call)
+            return self.runners.prepare(case, names, first_call)
         except BaseException as error:  # operands that do not fit, for one
             stop_if_lost(self.device, error)
             for name in names:

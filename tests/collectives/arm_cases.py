@@ -1,7 +1,5 @@
 """Cases that gather and scatter over four ranks, options to run them by, and operands whose right results are known."""
 
-from pathlib import Path
-
 import torch
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
@@ -15,7 +13,18 @@ ARMS = [*all_gather_matmul.ARMS]
 
 def options_of(contenders=None, *, device="cpu", dtype="fp32", model="128x512", gather=None):
     gather = gather or gathering.make(device, model, ranks=(4,), tokens=(1024,), tp=(1,))
-    return Options(device, True, model, ("up",), (1024,), (1,), (dtype,), contenders, 0, 1.0, Path("x"), gather=gather)
+    return Options(
+        device=device,
+        timed=True,
+        model=model,
+        layers=("up",),
+        tokens=(1024,),
+        tp=(1,),
+        dtypes=(dtype,),
+        contenders=contenders,
+        max_seconds=1.0,
+        gather=gather,
+    )
 
 
 def all_gather(wire="0.05GBps", dtype="fp32"):

@@ -13,10 +13,10 @@ from collectives.transfers import LinkError
 from kernels.contract import interpreted
 from kernels.copier import copy_kernel
 from roofline.theory.arms import ARMS as ARM_SPECS
-from roofline.theory.arms import of_operation
+from roofline.theory.arms import arms_of
 
 ON_GPU = torch.cuda.is_available() and not interpreted(copy_kernel)
-WAITING = {name: on_device.ARMS[name] for name in of_operation("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
+WAITING = {name: on_device.ARMS[name] for name in arms_of("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
 ARMS = all_gather_matmul.ARMS | (WAITING if ON_GPU else {})
 every_arm = pytest.mark.parametrize("arm", ARMS)
 pytestmark = pytest.mark.gpu

@@ -35,7 +35,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
-from roofline.theory.arms import ALL_CORES, of_operation
+from roofline.theory.arms import ALL_CORES, arms_of
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.worker import clocks
 
@@ -50,8 +50,8 @@ each_operation = pytest.mark.parametrize(
 
 @each_operation
 def test_functions_of_arms_are_those_that_the_registry_names(module, case):
-    on_gpu = [name for name in of_operation(case.op, gpu=True) if ARM_SPECS[name].table]
-    assert [*module.Runner.own_arms] == of_operation(case.op, gpu=False)
+    on_gpu = [name for name in arms_of(case.op, gpu=True) if ARM_SPECS[name].table]
+    assert [*module.Runner.own_arms] == arms_of(case.op, gpu=False)
     assert {*on_gpu} <= on_device.ARMS.keys()
 
 

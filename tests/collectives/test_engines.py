@@ -15,7 +15,7 @@ from arm_cases import Scatter, options_of, whole_numbers
 
 from roofline.operations import OPERATIONS, Runners, find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.theory.arms import of_operation
+from roofline.theory.arms import arms_of
 
 ROWS, WIDTH, RANKS, BYTES_PER_S, SLICE_ROWS = 24, 16, 3, 1e6, 8
 PITCH, ROW_BYTES = 4 * RANKS * WIDTH, 4 * WIDTH
@@ -184,12 +184,12 @@ def test_each_arm_is_right_over_a_link_that_is_late_and_has_brought_other_number
     )
     assert [place for place, is_right in places.items() if not is_right] == []
     operations = [operation.name for operation in OPERATIONS.values() if operation.analysis == "overlap"]
-    declared = {f"{op} {arm}" for op in operations for arm in of_operation(op, gpu=True)}
+    declared = {f"{op} {arm}" for op in operations for arm in arms_of(op, gpu=True)}
     assert declared <= places.keys()
 
 
 def test_arms_of_a_gather_and_rows_of_a_layer_are_right_over_a_link_that_is_late(outcome):
-    declared = {f"all_gather_matmul {arm}" for arm in of_operation("all_gather_matmul", gpu=True)}
+    declared = {f"all_gather_matmul {arm}" for arm in arms_of("all_gather_matmul", gpu=True)}
     assert declared <= outcome["arms"][0].keys() == outcome["arms"][1].keys()
     assert outcome["arms"][2].keys() == {"ffn serial"}
     assert all(is_right for arms in outcome["arms"] for is_right in arms.values())

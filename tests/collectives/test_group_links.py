@@ -3,7 +3,6 @@
 import itertools
 import platform
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -87,8 +86,16 @@ def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
     options = Options(
-        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
-        gather=gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",)), world=ranks,
+        device="cpu",
+        timed=True,
+        model="128x512",
+        layers=("up",),
+        tokens=(1024,),
+        tp=(1,),
+        dtypes=("fp32",),
+        max_seconds=1.0,
+        gather=gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",)),
+        world=ranks
     )  # fmt: skip
 
     def wrong(operands, link):

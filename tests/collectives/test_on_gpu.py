@@ -28,7 +28,7 @@ from kernels import hopper
 from kernels.contract import interpreted
 from kernels.copier import copy_kernel
 from roofline.theory.arms import ARMS as ARM_SPECS
-from roofline.theory.arms import of_operation
+from roofline.theory.arms import arms_of
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 from roofline.worker.clocks import Call
 
@@ -36,7 +36,7 @@ NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 B, D, F, CALLS = 512, 256, 256, 3
-FLAGGED = {name: on_device.ARMS[name] for name in of_operation("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
+FLAGGED = {name: on_device.ARMS[name] for name in arms_of("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
 
 
 @pytest.mark.parametrize("arm", FLAGGED)

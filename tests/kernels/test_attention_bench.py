@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas
 import pytest
@@ -17,7 +16,9 @@ from roofline.report import plots
 from roofline.report.plots.attention import PANELS
 from roofline.worker.prepared import PreparedCase
 
-OPTIONS = Options("cpu", True, "xxl/16", ("up",), (), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
+OPTIONS = Options(
+    device="cpu", timed=True, model="xxl/16", layers=("up",), tokens=(), tp=(1,), dtypes=("fp32",), max_seconds=1.0
+)
 EAGER = attention.eager
 
 
@@ -100,13 +101,26 @@ def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
 
 @pytest.mark.parametrize(("timed", "device"), [(True, "cpu"), (True, "cuda"), (False, "cpu")])
 def test_every_id_of_a_sweep_is_read_again(timed, device):
-    cases = sweep(Options(device, timed, "xxl", ("up",), (), (1,), ("bf16",)))
+    cases = sweep(
+        Options(device=device, timed=timed, model="xxl", layers=("up",), tokens=(), tp=(1,), dtypes=("bf16",))
+    )
     assert [operations.parse(f"{case.id}-flash") for case in cases] == [(case, "flash") for case in cases]
     assert {case.mask for case in cases} == {"full", "causal"}
 
 
 def test_tokens_that_are_asked_for_are_lengths():
-    cases = sweep(Options("cpu", True, "xxl", ("up",), (64,), (1,), ("fp32",), lengths=(64,)))
+    cases = sweep(
+        Options(
+            device="cpu",
+            timed=True,
+            model="xxl",
+            layers=("up",),
+            tokens=(64,),
+            tp=(1,),
+            dtypes=("fp32",),
+            lengths=(64,),
+        )
+    )
     assert {case.m for case in cases} == {64}
 
 

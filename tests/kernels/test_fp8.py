@@ -1,7 +1,6 @@
 """What is of fp8 alone: quantised rows, operands and checks of them, and the error that sums of Hopper may have."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,9 @@ from roofline.operations.options import Options
 from roofline.theory.chips import find
 from roofline.worker.prepared import TOLERANCE
 
-OPTIONS = Options("cpu", True, "96x256", ("up",), (300,), (1,), ("fp8",), None, 0, 1.0, Path("unused"))
+OPTIONS = Options(
+    device="cpu", timed=True, model="96x256", layers=("up",), tokens=(300,), tp=(1,), dtypes=("fp8",), max_seconds=1.0
+)
 
 
 def test_rows_are_quantised_by_their_largest_and_what_has_no_scale_is_refused():

@@ -4,7 +4,6 @@ loses its samples afterwards."""
 import dataclasses
 import math
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,9 @@ from roofline.worker.clocks import Clock
 from roofline.worker.prepared import Broken, PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
-OPTIONS = Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
+OPTIONS = Options(
+    device="cpu", timed=True, model="100x300", layers=("up",), tokens=(300,), tp=(1,), dtypes=("fp32",), max_seconds=1.0
+)
 
 
 @pytest.fixture

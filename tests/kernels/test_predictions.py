@@ -13,7 +13,7 @@ import roofline
 from kernels.bench.predictions import RUN, calls_of, fit, main
 from kernels.warpgroup import Config
 from kernels.waves import GpuSpec
-from roofline.analysis.throughput import roof_of
+from roofline.analysis.memory_roof import roof_of
 from roofline.theory.chips import find
 
 PAGE = (Path(__file__).parents[2] / "docs/kernel.md").read_text(encoding="utf-8")

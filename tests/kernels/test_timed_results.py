@@ -3,7 +3,6 @@ timed, loses its row, with the reason. One that is right in each call keeps it."
 
 import dataclasses
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -83,7 +82,16 @@ def measured(tmp_path, monkeypatch):
     def measure(how, m):
         (tmp_path / "mine.py").write_text(SOURCE.format(how))
         place = contenders.parse(f"{tmp_path / 'mine.py'}::f")
-        about = Options("cpu", True, "100x300", ("up",), (m,), (1,), ("fp32",), None, 0, 2.0, Path("unused"))
+        about = Options(
+            device="cpu",
+            timed=True,
+            model="100x300",
+            layers=("up",),
+            tokens=(m,),
+            tp=(1,),
+            dtypes=("fp32",),
+            max_seconds=2.0,
+        )
         options = dataclasses.replace(about, users=((place, contenders.version(place)),))
         runners, told = operations.Runners(options), []
         runners.of(operations.find("matmul"))
@@ -138,7 +146,16 @@ def test_a_sample_gets_an_x_that_waking_did_not_see():
 
 
 def test_a_training_step_whose_result_nobody_looks_at_is_timed():
-    about = Options("cpu", True, "128,256", ("up",), (1,), (1,), ("fp32",), None, 0, 0.1, Path("unused"))
+    about = Options(
+        device="cpu",
+        timed=True,
+        model="128x256",
+        layers=("up",),
+        tokens=(1,),
+        tp=(1,),
+        dtypes=("fp32",),
+        max_seconds=0.1,
+    )
     runners, told = operations.Runners(about), []
     shape = "transformer_step-l2-d128-b2-t128-forward-fp32"
     worker.run(worker.Request("measure", {}, {shape: ["eager"]}, passes={shape: 1}), told.append, runners)

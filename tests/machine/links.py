@@ -25,10 +25,10 @@ from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import address, enqueue
 from kernels.machine.tests.host import Host, raise_flag
 from roofline.theory import arms
-from roofline.theory.arms import of_operation
+from roofline.theory.arms import arms_of
 
-LAYERS = {name: (ffn.ARMS | on_device.ARMS)[name] for name in of_operation("ffn", gpu=True)}
-GATHERING = {name: (gathers.ARMS | on_device.ARMS)[name] for name in of_operation("all_gather_matmul", gpu=True)}
+LAYERS = {name: (ffn.ARMS | on_device.ARMS)[name] for name in arms_of("ffn", gpu=True)}
+GATHERING = {name: (gathers.ARMS | on_device.ARMS)[name] for name in arms_of("all_gather_matmul", gpu=True)}
 ARMS = {name: run for name, run in GATHERING.items() if not arms.ARMS[name].by_torch}
 """All but those that multiply by torch, which knows nothing of the machine."""
 

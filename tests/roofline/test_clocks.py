@@ -19,7 +19,7 @@ from fake_devices import Gated
 
 import kernels
 from kernels.bench.instruments import Instruments
-from roofline.operations.format import time_text
+from roofline.report.format import time_text
 from roofline.store.stats import time_of
 from roofline.worker import call_costs, clocks, launches, runner
 from roofline.worker.clocks import Call, CoreTimes

@@ -15,6 +15,8 @@ from roofline.worker.machine import TORCH_INDEX
 ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
+ODD = "--ffn-model=xxl/128", "--ffn-tp=8"
+"""Sizes that fit matmuls, and no weight prefetch."""
 NOISE = re.compile(r"tests collected|^$")
 (CORES,) = [check for check in doctor.CHECKS if check.subject == "cores"]
 
@@ -33,6 +35,8 @@ def typed(zygote, environment):
         ((ALL, "-k", "test_attention"), "48 cases on 12 shapes, at least "),
         ((ALL, "-k", "transformer_step", "--ffn-quick"), "8 cases on 4 shapes, at least "),
         ((CORES.way_out.rpartition(": ")[2],), "56 cases on 28 shapes"),  # gathers are left out
+        ((MATMUL, *ODD), "28 cases on 14 shapes"),
+        ((ALL, "-k", "test_matmul", *ODD), "31 cases on 15 shapes"),
     ],
 )
 def test_what_will_happen_is_said_at_once(typed, words, expected):
@@ -53,6 +57,8 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
+        (("--ffn-tp=3",), "--ffn-tp: tp=3 does not divide d_ff=3328 of xxl/16: choose a divisor of it"),
+        ((ALL, *ODD), "--ffn-ranks: ranks=8 does not divide the 52 that weight_prefetch shards over them"),
         (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-24-3"), "leave out --ffn-quick"),
     ],
 )

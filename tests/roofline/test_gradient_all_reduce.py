@@ -12,6 +12,7 @@ from made_up_run import HEAD
 import roofline
 from roofline import operations
 from roofline.analysis import records
+from roofline.analysis.measured import MeasuredCase
 from roofline.operations import contenders
 from roofline.pytest_plugin import selection
 from roofline.store.run import Shape
@@ -170,7 +171,7 @@ def test_arm_that_shares_no_round_with_flat_has_a_time_and_no_ratio(example, mad
     assert row["ms"] == pytest.approx(1e3 * (BACKWARD_S + 2 * (OVERHEAD_S + 2**23 / BYTES_PER_S)), rel=0.1)
     assert row["speed_of_flat"] != row["speed_of_flat"]
     run = roofline.store.run.Run(HEAD, shapes={shape.id: shape})
-    record = records.record_of(run, shape.id, "overlapped")
+    record = records.record_of(MeasuredCase(run, shape, "overlapped"))
     assert (record["time_s"], record["ratio_to_baseline"]) == (pytest.approx(row["ms"] / 1e3), None)
 
 

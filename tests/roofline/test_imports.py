@@ -19,7 +19,8 @@ FLOORS = (
     ("store",),
     ("operations",),
     ("worker", "analysis"),
-    ("supervise", "report", "account", "measure"),
+    ("supervise",),
+    ("report", "account", "measure"),
     ("pytest_plugin", "commands", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
-from roofline.operations.format import kernels_text
+from roofline.report.format import kernels_text
 from roofline.store import journal
 from roofline.supervise import stages, supervisor
 from roofline.worker import launches

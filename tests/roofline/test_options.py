@@ -165,12 +165,10 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
     [
         ({"tokens": "1,x"}, "--ffn-tokens: 'x' is not a whole number from 1 on"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
-        ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp9"}, "--ffn-dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
         ({"dtype": "fp8_block"}, "--ffn-dtype fp8_block: it needs a Hopper GPU, and this run is on the CPU"),
         ({"dtype": "fp8"}, "--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
-        ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
         ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': it needs an NVIDIA GPU, which moves the bytes"),

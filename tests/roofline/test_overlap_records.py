@@ -110,10 +110,11 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
     assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
-def test_arms_may_differ_in_row_blocks_and_spill(records):
+def test_arms_may_differ_in_row_blocks_spill_and_copiers(records):
     times = {"serial": 7e-3, "row_block_launches": 5e-3, "row_block": 5e-3, "chunk_outer": 5e-3}
-    about = {"row_block": {"row_blocks": 2}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
-    arms = records(times, about=about)
+    about = {"row_block": {"row_blocks": 2, "copier_programs": 132}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
+    arms = records(times, about=about, copier_programs=32)
+    assert [record["copier_programs"] for record in arms.values()] == [32, 32, 132, 32]
     assert [record["row_blocks"] for record in arms.values()] == [None, 4, 2, None]
     own_tiles = {"row_block": {"row_blocks": 1, "row_tiles": 1, "column_tiles": 2}}
     own = records(times, about=own_tiles, workers=2)["row_block"]["t_own_ideal_s"]

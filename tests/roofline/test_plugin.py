@@ -169,7 +169,7 @@ def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run
     ((kind, reason),) = outcome.reasons.values()
     assert kind == "failed"
     limit = "0.0545 GFLOP at 12.29 TFLOP/s (32 cores at 6 GHz, 64 a cycle by avx512f) take 4.44 us; have"
-    assert reason.startswith(f"numpy: faster than the chip can be: 4 us, where {limit}")
+    assert reason.startswith(f"numpy: faster than the chip can be: 4.00 us, where {limit}")
 
 
 BUSY = """

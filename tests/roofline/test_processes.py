@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 
 from roofline.analysis import tokens
+from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.records import frame, record_of, records_of
 from roofline.store import stats
 from roofline.store.run import Round, Shape
@@ -102,7 +103,7 @@ def test_intervals_are_over_processes(several):
         for shape in run.shapes.values()
     }
     for shape, of_processes in ratios.items():
-        record = record_of(run, shape, "numpy")
+        record = record_of(MeasuredCase(run, run.shapes[shape], "numpy"))
         interval = stats.student(record["ratio_to_baseline"], list(of_processes.values()))
         assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
     (row,) = tokens.by_tokens(run, frame(run).assign(m=1)).to_dict("records")

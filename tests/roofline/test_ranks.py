@@ -16,13 +16,13 @@ import pytest
 from features import unfilled
 
 from roofline.store import journal
-from roofline.theory.arms import of_operation
+from roofline.theory.arms import arms_of
 
 slow = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CASES = ["tests/benchmarks/test_all_gather_matmul.py", "tests/benchmarks/test_weight_prefetch.py"]
 SMALL = ["--ffn-model=96,384", "--ffn-tp=1", "--ffn-tokens=1024", "--ffn-max-seconds=0.05", "--ffn-device=cpu"]
-GATHERS, PREFETCHES = (of_operation(op, gpu=False) for op in ("all_gather_matmul", "weight_prefetch"))
+GATHERS, PREFETCHES = (arms_of(op, gpu=False) for op in ("all_gather_matmul", "weight_prefetch"))
 """The arms of CASES, of which each has one shape."""
 BOUNDS = {"ROOFLINE_PATIENCE_S": "60", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
 OF_ONE_THAT_STOPS = {"ROOFLINE_PATIENCE_S": "24", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}

@@ -19,13 +19,13 @@ import roofline
 from results import references, rule
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.operations.format import FORMATS, WITH_ENDS
 from roofline.report import plots
+from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.source_files import hash_of_files
 from roofline.theory import floor
-from roofline.theory.chips import of_device
+from roofline.theory.chips import chip_of_device
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -57,7 +57,7 @@ def test_report_of_a_committed_run_is_made_of_its_samples_again(name):
 @each_run
 def test_no_time_of_a_committed_run_is_below_its_floor(name):
     run = load_committed(name)
-    machine, chip = run.metadata["machine"], of_device(run.metadata["machine"]["chip"])
+    machine, chip = run.metadata["machine"], chip_of_device(run.metadata["machine"]["chip"])
     machine |= HIGHEST | {"datasheet": asdict(chip) if chip else None}
     for record in records_of(run):
         limits = floor.rates(machine, record["dtype"])

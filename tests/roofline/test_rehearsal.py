@@ -17,7 +17,7 @@ from roofline.analysis.records import records_of
 from roofline.commands.cli import main
 from roofline.operations import OPERATIONS
 from roofline.store import journal
-from roofline.theory.arms import ARMS, BY_PERSISTENT, PERSISTENT, of_operation
+from roofline.theory.arms import ARMS, BY_PERSISTENT, PERSISTENT, arms_of
 
 HOW = (
     *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x256"),
@@ -39,7 +39,7 @@ GATHERS = [name for name, operation in OPERATIONS.items() if operation.analysis 
 
 def arms(*, hopper: bool) -> dict[str, set[str]]:
     """The arms of each operation that gathers. By our persistent matmul, and on the device, a Hopper alone has them."""
-    by_op = {op: {*of_operation(op, gpu=hopper)} for op in GATHERS}
+    by_op = {op: {*arms_of(op, gpu=hopper)} for op in GATHERS}
     if hopper:
         for names in by_op.values():
             names |= {name + PERSISTENT for name in names & {*BY_PERSISTENT}}

@@ -39,7 +39,16 @@ def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, pas
 
     operation = dataclasses.replace(operations.OPERATIONS["matmul"], runner=Keeper)
     monkeypatch.setitem(operations.OPERATIONS, "matmul", operation)
-    options = Options("cpu", True, "100x300", ("up",), (16,), (1,), ("fp32",), None, 0, 1.0, tmp_path)
+    options = Options(
+        device="cpu",
+        timed=True,
+        model="100x300",
+        layers=("up",),
+        tokens=(16,),
+        tp=(1,),
+        dtypes=("fp32",),
+        max_seconds=1.0,
+    )
     runners, messages = operations.Runners(options), []
     runners.of(operation)
     cases = {shape: ["torch"] for shape in SHAPES}

@@ -11,8 +11,8 @@ from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
 import roofline
 from roofline.analysis.fields import GROUPS
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame, records_of
-from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.operations.matmul import Matmul
 from roofline.report import findings as findings_module

@@ -11,7 +11,7 @@ import roofline
 from roofline import operations
 from roofline.analysis.records import frame
 from roofline.operations import matmul
-from roofline.operations.options import of_values, resolve
+from roofline.operations.options import options_of, resolve
 from roofline.report.findings import case_words
 from roofline.report.plots.memory_roofline import MANY, memory_roofline
 from roofline.store import journal
@@ -60,7 +60,7 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     others = [other for name, other in operations.OPERATIONS.items() if other.default and name != "matmul"]
     assert [operation.sweep(chosen) for operation in others] == [[]] * len(others)
     assert {operation.why_not(chosen) for operation in others} == {matmul.NO_WIRE}
-    resumed = of_values(json.loads(json.dumps(asdict(chosen), default=str)))
+    resumed = options_of(json.loads(json.dumps(asdict(chosen), default=str)))
     assert matmul.sweep(resumed) == matmul.sweep(chosen)
     several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n", dtype="fp16,fp32")
     assert [case.dtype for case in matmul.sweep(several)] == ["fp16", "fp32"]
@@ -103,14 +103,12 @@ def test_what_does_not_go_together_is_named(tmp_path):
         ({"shapes": str(tmp_path / "none.csv")}, "No such file or directory"),
         ({"layers": "qkv"}, "--ffn-layers: xxl/16 has no layer qkv, but up, down"),
         ({"layers": "gate_up", "model": "gpt-3"}, "choose a model of llama-3-405b, llama-3-70b"),
-        (
-            {"layers": "o", "model": "llama-3-8b", "tp": "16"},
-            "--ffn-tp: tp=16 does not divide kv_heads=8 of llama-3-8b",
-        ),
         ({"layers": "shape"}, "--ffn-layers 'shape': it is one of up, down, gate_up, qkv, o"),
     ):
         with pytest.raises(ValueError) as error:  # noqa: PT011
             options(**given)
         assert problem in str(error.value)
+    with pytest.raises(ValueError, match="tp=16 does not divide kv_heads=8 of llama-3-8b"):
+        matmul.sweep(options(layers="o", model="llama-3-8b", tp="16"))
     with pytest.raises(ValueError, match=r"--ffn-shapes: the file alone .*; leave out --ffn-layers, --ffn-tokens"):
         of_rows(tmp_path, ROWS, tokens="4", layers="up")

@@ -15,8 +15,8 @@ from made_up_run import HEAD, LINES, ceiling, save
 
 import roofline
 from results import references
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import records_of
-from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.store import journal
 from roofline.store.lines import as_read

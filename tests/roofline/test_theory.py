@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.analysis.throughput import Roof
+from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips, floor
 from roofline.theory.bounds import balance, bound
@@ -50,8 +50,8 @@ def test_balances_of_datasheets(name, wire, memory):
 
 
 def test_device_names_are_compared_whole():
-    assert chips.of_device("NVIDIA H200").name == "H200"
-    assert chips.of_device("NVIDIA H200 NVL") is None
+    assert chips.chip_of_device("NVIDIA H200").name == "H200"
+    assert chips.chip_of_device("NVIDIA H200 NVL") is None
 
 
 def machine_of(name, **more):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import roofline
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import records_of
-from roofline.analysis.throughput import ceilings_of
 from roofline.commands import cli
 from roofline.operations import base, contenders
 from roofline.store.conditions import conditions

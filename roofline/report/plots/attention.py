@@ -1,11 +1,9 @@
 """The figure attention: time forward and backward, and the bytes that are kept, over the length, with each line's
 slope."""
 
-from itertools import cycle
-
 import numpy as np
 
-from roofline.operations.format import number_text
+from roofline.report.format import number_text
 from roofline.report.plots import theme
 
 PANELS = (
@@ -19,9 +17,6 @@ PANELS = (
 def attention(frame):
     """The figure, a row of panels for each mask, of the width and batch that have the most lengths; None where no
     attention was measured."""
-    import pandas
-    import seaborn
-
     cases = frame[frame["op"] == "attention"]
     if cases.empty:
         return None
@@ -29,64 +24,37 @@ def attention(frame):
     lengths = of_size["m"].nunique()
     size = lengths[lengths == lengths.max()].index[-1]
     rows = of_size.get_group(size)
-    points = pandas.concat([_panel(rows, *panel) for panel in PANELS], ignore_index=True)
-    colours = theme.colours(rows["contender"].unique())
-    theme.use()
-    grid = seaborn.relplot(
-        points,
-        kind="line",
-        x="m",
-        y="value",
-        row="mask",
-        col="panel",
-        hue="contender",
-        style="contender",
-        palette=colours,
-        markers=dict(zip(colours, cycle(theme.MARKERS))),
-        dashes=False,
-        markersize=6,
-        estimator=None,
-        height=4.6,
-        aspect=0.9,
-        facet_kws={"sharex": False, "sharey": False, "legend_out": False},
-    )
+    looks = theme.looks(rows["contender"].unique())
+    masks = rows["mask"].unique()
+    figure = theme.new(12.5, 4.6 * len(masks))
+    theme.about(figure, frame, finding(rows))
     batch, heads, width = size
     plural = "s" if heads > 1 else ""
-    figure = theme.of_grid(grid, f"{{row_name}}, batch {batch}, {heads} head{plural} of {width}")
-    theme.about(figure, frame, finding(rows))
-    grid.set(xscale="log", yscale="log")
-    grid.set_xlabels("length")
-    seaborn.move_legend(grid.axes[0, 0], "upper left", title=None, frameon=False, fontsize=9)
+    words = f"batch {batch}, {heads} head{plural} of {width}"
     slopes = []
-    for (mask, label), axes in grid.axes_dict.items():
-        axes.set_ylabel(label)
-        shown = points[(points["mask"] == mask) & (points["panel"] == label)]
-        slopes.append(_slopes(axes, shown, colours))
+    for mask, axes_of_mask in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
+        for axes, panel in zip(axes_of_mask, PANELS, strict=True):
+            axes.set_title(f"{mask}, {words}", loc="left", size=10.5)
+            slopes.append(_panel(axes, rows[rows["mask"] == mask], looks, *panel))
+    figure.axes[0].legend(loc="upper left", frameon=False, fontsize=9)
     theme.separate(figure, slopes)
     return figure
 
 
-def _panel(rows, field: str, part: str, unit: float, label: str):
-    """The points of a panel: those of `rows` whose `field` was measured in this part."""
-    measured = rows[(rows["part"] == part) & rows[field].notna()]
-    points = measured[["mask", "contender"]].copy()
-    points["m"] = measured["m"].astype(float)
-    points["panel"] = label
-    points["value"] = measured[field] / unit
-    return points
-
-
-def _slopes(axes, points, colours: dict) -> list:
-    """Write the slope of each line behind its end; a single point has none. Returns the labels."""
+def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: str) -> list:
+    """A line for each contender whose `field` was measured in this part, with its slope behind its end; a single point
+    has none. Returns the labels."""
+    points = rows[(rows["part"] == part) & rows[field].notna()].sort_values("m")
+    axes.set(xscale="log", yscale="log", xlabel="length", ylabel=label)
     slopes = []
     for name, line in points.groupby("contender", sort=False):
-        line = line.sort_values("m")
-        xs = line["m"].to_numpy()
-        ys = line["value"].to_numpy()
+        xs = line["m"].to_numpy(float)
+        ys = line[field].to_numpy() / unit
+        axes.plot(xs, ys, **looks[name], markersize=6, markeredgecolor="white", label=name)
         if len(xs) > 1:
-            text = f"{slope(xs, ys):.1f}"
-            label = theme.note(axes, text, (xs[-1], ys[-1]), (9, 0), color=colours[name], va="center", fontsize=8.5)
-            slopes.append(label)
+            at = xs[-1], ys[-1]
+            look = {"color": looks[name]["color"], "va": "center", "fontsize": 8.5}
+            slopes.append(theme.note(axes, f"{slope(xs, ys):.1f}", at, (9, 0), **look))
     axes.margins(x=0.25, y=0.1)
     axes.autoscale_view()
     theme.plain_numbers(axes)

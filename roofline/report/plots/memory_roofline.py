@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.throughput import Roof
-from roofline.operations.format import percent_text, rate_text, shape_text
+from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import SHAPE
+from roofline.operations.shapes import shape_text
+from roofline.report.format import percent_text, rate_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.plots.theme import DARK, EDGE, GREY, MARKERS
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import balance
@@ -24,7 +25,7 @@ FEW_ROWS = 64
 """Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
 
 MARKS = (*MARKERS, "<", ">", "p")
-"""What tells layers at a tp, and shapes of a file, from one another."""
+"""Marks that tell layers at a tp, and shapes of a file, from one another."""
 
 MANY = "shapes of a file"
 """The name of all shapes where there are more of them than marks: they look alike."""
@@ -32,7 +33,6 @@ MANY = "shapes of a file"
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
 
-EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 THROTTLED = {
     "marker": "o",
     "markersize": 13,
@@ -44,7 +44,7 @@ THROTTLED = {
 
 @dataclass
 class Panel:
-    """What one dtype's panel is drawn by: its cases, its roofs, and the looks that all panels share."""
+    """One dtype's panel: its cases, its roofs, and the looks that all panels share."""
 
     rows: Any
     roof: Roof | None
@@ -91,7 +91,7 @@ def memory_roofline(frame):
 
 
 def _splits(frame):
-    """What the mark of each case stands for: its layer and tp, or the shape of a file."""
+    """The meaning of each case's mark: its layer and tp, or the shape of a file."""
     shapes = frame.apply(shape_text, axis=1)
     if shapes[shapes != ""].nunique() > len(MARKS):
         shapes = shapes.where(shapes == "", MANY)
@@ -220,7 +220,7 @@ def _labels(axes, rows) -> list:
 
 
 def _mark(panel: Panel, split: str) -> dict:
-    """How the points of a split are marked. Those that look alike have no line."""
+    """The mark of a split's points. Those that look alike have no line."""
     return {"marker": "o", "ls": "none"} if split == MANY else {"marker": panel.marks[split]}
 
 
@@ -234,26 +234,13 @@ def _points(axes, panel: Panel, frame, line: str = "none") -> None:
     names = list(panel.colours)
     for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
         colour = panel.colours[name]
-        look = {"ls": line, "lw": 0.6, "markersize": 6.5, "color": colour}
-        look.update(_mark(panel, split))
-        face = EDGE
-        if is_hollow:
-            face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4}
+        look = {"ls": line, "lw": 0.6, "markersize": 6.5, "color": colour} | _mark(panel, split)
+        face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if is_hollow else {}
         shift = 1.035 ** (names.index(name) - (len(names) - 1) / 2)
         xs = rows["x"] * shift
         ys = rows["y"]
         ends = [ys - rows["y_low"], rows["y_high"] - ys]
-        axes.errorbar(
-            xs,
-            ys,
-            yerr=ends,
-            ecolor=DARK,
-            elinewidth=0.9,
-            capsize=2,
-            zorder=4,
-            **look,
-            **face,
-        )
+        theme.points(axes, xs, ys, look | face, yerr=ends)
         counted = rows["counted"].dropna() * shift
         heights = ys[counted.index]
         modelled = xs[counted.index]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.operations.format import percent_text
-from roofline.operations.gathering import exercise
+from roofline.operations.gathering import exercise_wire
+from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
@@ -25,7 +25,7 @@ PANEL_IN, MORE_IN = 3.6, 0.8
 """Inches of a panel of one operation, and what each further one takes."""
 
 ASIDE = 0.004
-"""How far the arms of one shape stand apart, of the width of the axes."""
+"""Distance between the arms of one shape, of the width of the axes."""
 
 FRAME = ("data", "axes fraction")
 
@@ -167,7 +167,7 @@ def _points(axes, valid, looks: dict) -> None:
         if len(rows):
             xs = rows["ratio"] * (right / left) ** rows["aside"]
             ends = style.interval(rows, "share")
-            style.draw_points(axes, xs, rows["share"], look, label=arm, yerr=ends)
+            theme.points(axes, xs, rows["share"], look, label=arm, yerr=ends)
 
 
 def _titles(axes, panel: Panel) -> None:
@@ -198,7 +198,7 @@ def _where(row) -> str:
 
 
 def _labels(axes, panel: Panel) -> list:
-    """What tells each shape from the others, under its lowest point; and the threshold, by the wire of most."""
+    """A word under each shape's lowest point that tells it from the others; and the threshold, by the wire of most."""
     valid = panel.valid
     shapes = valid.drop_duplicates("shape")
     wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
@@ -218,7 +218,7 @@ def _labels(axes, panel: Panel) -> list:
 
 
 def _threshold(axes, shapes) -> None:
-    """Who sets the pace, and what the threshold is: on the exercise's chip, and here on the wire of most shapes."""
+    """The sides of the threshold, and its value: on the exercise's chip, and here on the wire of most shapes."""
     look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
     theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
     theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
@@ -235,7 +235,7 @@ def _threshold_text(shapes) -> str:
     if wire.kind != "balance":
         return text
     text += f"\n{wire.value:g} asked for"
-    if first.wire != exercise(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
+    if first.wire != exercise_wire(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
         return text
     text += f": {EXERCISE_BALANCE}"
     divisor = first.model.partition("/")[2]

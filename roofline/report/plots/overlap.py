@@ -16,7 +16,7 @@ ROW_IN, AROUND_IN = 0.44, 2.3
 """Inches of a row, and of all that is above and below the rows."""
 
 APART = 0.22
-"""How far the arms of one shape stand apart, in rows. A shape with more of them than fit takes more than one row."""
+"""Distance between the arms of one shape, in rows. A shape with more of them than fit takes more than one row."""
 
 SHAPE, WIRE, RATIO = -265, -175, -10
 """Where the words left of the axes stand, in points from their left side."""
@@ -80,7 +80,7 @@ def overlap(frame):
 
 
 def _headers(axes) -> None:
-    """What the columns beside the axes are, and what 1 and 2 mean on them."""
+    """Headers of the columns beside the axes, and the meaning of 1 and 2 on them."""
     for points, side, text in (
         (SHAPE, "left", "shape"),
         (WIRE, "left", "wire"),
@@ -132,7 +132,7 @@ def _points(axes, arm: str, placed, look: dict) -> None:
     if placed["own_fabric"].any():
         label += f", over {placed['link'].iloc[0]}"
     ends = style.interval(placed, "over")
-    style.draw_points(axes, placed["over"], placed["y"], look, label=label, xerr=ends)
+    theme.points(axes, placed["over"], placed["y"], look, label=label, xerr=ends)
     if not is_serial(arm):
         ideals = placed["t_own_ideal_s"] / placed["ideal_s"]
         axes.plot(ideals, placed["y"], color=look["color"], zorder=3, **OWN_IDEAL)

@@ -1,57 +1,20 @@
-"""What the figures of gathering operations share: what they derive from a frame, looks of arms, words for a link."""
+"""The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
-from itertools import cycle
-
-from roofline.operations.format import number_text
+from roofline.report.format import number_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.plots.theme import GREY
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
 
-FIELDS = [
-    "shape",
-    "contender",
-    "op",
-    "layer",
-    "model",
-    "dtype",
-    "tp",
-    "m",
-    "ranks",
-    "wire",
-    "link",
-    "own_fabric",
-    "balance",
-    "ratio",
-    "ideal_s",
-    "t_gemm_s",
-    "t_comm_s",
-    "t_own_ideal_s",
-    "time_s",
-    "time_low_s",
-    "time_high_s",
-    "link_bytes_per_s",
-    "link_bytes_per_s_requested",
-    "link_off_pace",
-    "gain_all_cores",
-    "of_own_ideal",
-    "hidden_fraction",
-    "hidden_low",
-    "hidden_high",
-    "ratio_to_baseline",
-    "ratio_low",
-]
-"""What the figures show: a row of all fields takes several times as long to look at."""
-
 MOST_NAMED = 3
 """Shapes that are named where some are left out."""
 
 
 def prepared(frame):
-    """The rows of `frame` over a wire, in the order of `styles`, with the `FIELDS` and more columns.
+    """The rows of `frame` over a wire, in the order of `styles`, with more columns.
 
     `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its pace. `over`,
     `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction, which is formed
@@ -59,7 +22,7 @@ def prepared(frame):
     of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's time,
     likewise.
     """
-    frame = frame.loc[frame["analysis"] == "overlap", FIELDS]
+    frame = frame[frame["analysis"] == "overlap"].copy()
     frame.attrs = {}  # which each selection would copy
     order = list(styles(frame["contender"]))
     frame = frame.sort_values("contender", key=lambda arms: arms.map(order.index), kind="stable")
@@ -93,28 +56,8 @@ def styles(arms) -> dict[str, dict]:
         color, marker = arm.look
         looks[name] = {"color": color, "marker": marker}
         looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
-    others = theme.colours([arm for arm in arms if arm not in looks])
-    for (arm, color), marker in zip(others.items(), cycle(MARKERS)):
-        looks[arm] = {"color": color, "marker": marker}
+    looks |= theme.looks([arm for arm in arms if arm not in looks])
     return {arm: look for arm, look in looks.items() if arm in arms}
-
-
-def draw_points(axes, xs, ys, look: dict, *, label: str, **errors) -> None:
-    """Markers of one arm, with the intervals that `errors` (xerr, yerr) tell."""
-    edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-    bars = {"ecolor": DARK, "elinewidth": 0.9, "capsize": 2}
-    axes.errorbar(
-        xs,
-        ys,
-        **errors,
-        **bars,
-        **edge,
-        **look,
-        linestyle="none",
-        markersize=6.5,
-        label=label,
-        zorder=4,
-    )
 
 
 def interval(frame, name: str) -> list:
@@ -144,7 +87,7 @@ def legend(axes, handles: list, names: list[str], columns: int, **words) -> None
 
 
 def label(row, among) -> str:
-    """What tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
+    """The words that tell a row's shape from others of its operation in `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
     others = among[among["op"] == row.op]
     first = "m" if row.op == "weight_prefetch" else "tp"
     words = {"tp": f"tp={row.tp}", "m": f"M={row.m}", "ranks": f"P={row.ranks}", "dtype": row.dtype}

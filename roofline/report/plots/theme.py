@@ -1,15 +1,15 @@
-"""What all figures of a report share: their theme, colours, words, roofs, the way they are saved."""
+"""Theme, colours, words and roofs of all figures of a report, and the way they are saved."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roofline.operations.format import rate_text
+from roofline.report.format import rate_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,6 +18,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
 GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
+EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
 COMMONEST = 64
@@ -64,26 +65,20 @@ def lay_out(figure, **pads: float):
     return figure.canvas.get_renderer()
 
 
-def of_grid(grid, title: str):
-    """The figure of a grid of seaborn's, with a `title` left above each panel. pyplot, which made the figure, forgets
-    it: it would keep it for ever, and a notebook would show it twice."""
-    from matplotlib import pyplot
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = grid.figure
-    pyplot.close(figure)
-    FigureCanvasAgg(figure)
-    grid.set_titles("")  # seaborn's own, in the middle
-    grid.set_titles(title, loc="left", size=10.5)
-    return figure
-
-
 def colours(names: Sequence[str]) -> dict:
     """{name: colour}, which the colour-blind can tell apart."""
     import seaborn
 
     palette = seaborn.color_palette("colorblind", len(names))
     return dict(zip(names, palette, strict=True))
+
+
+def looks(names: Sequence[str]) -> dict[str, dict]:
+    """{name: colour and marker}."""
+    looks = {}
+    for (name, colour), marker in zip(colours(names).items(), cycle(MARKERS)):
+        looks[name] = {"color": colour, "marker": marker}
+    return looks
 
 
 def about(figure, frame, finding: str) -> None:
@@ -111,6 +106,12 @@ def about(figure, frame, finding: str) -> None:
         x=0.01,
         ha="left",
     )
+
+
+def points(axes, xs, ys, look: dict, **errors) -> None:
+    """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
+    look = {"ls": "none", "markersize": 6.5} | EDGE | look
+    axes.errorbar(xs, ys, **errors, **look, ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4)
 
 
 def plain_numbers(axes) -> None:

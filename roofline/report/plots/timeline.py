@@ -9,8 +9,8 @@ is one block there: it does not tell when its programs waited.
 import numpy as np
 
 from roofline.analysis.records import frame as frame_of
-from roofline.operations.format import rate_text
 from roofline.report import timelines
+from roofline.report.format import rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.timelines import HOME_UNIT, WAITS, Block
@@ -21,7 +21,7 @@ LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
 
 EACH, HEIGHT = 2.5, 0.8
-"""What an arm takes with the room below it, and how high a block is, in lanes."""
+"""Height of an arm with the room below it, and of a block, in lanes."""
 
 MATMUL = "#999999"
 COLOURS = {None: MATMUL, HOME_UNIT: "#cccccc", WAITS: "#f2f2f2"}
@@ -31,7 +31,7 @@ SHORTEST = 2e-3
 """Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
 
 BRIGHTNESS = (0.3, 0.59, 0.11)
-"""How bright red, green and blue are to an eye."""
+"""Brightness of red, green and blue to an eye."""
 
 
 def timeline(run: Run):

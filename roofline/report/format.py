@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from roofline.operations.matmul import SHAPE
 from roofline.store.stats import is_known
 from roofline.theory.wires import HOW
 
@@ -118,12 +117,6 @@ def _kernel_text(name: str) -> str:
     bare = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
     bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
     return bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}..."
-
-
-def shape_text(row) -> str:
-    """The label of a file's shape, or its N and K. A model's layer has none. `row` is a row of a frame."""
-    label, separator, _ = str(row["model"]).rpartition("@")
-    return (label if separator else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
 
 
 FORMATS = {
