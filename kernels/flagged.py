@@ -3,7 +3,8 @@
 out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ranks while this kernel runs. One launch of
 as many programs as there are SMs. The roles and the ring are those of `kernels.warpgroup`; the work is a table of
 tiles (`roofline.theory.schedule`), each with all chunks, in the order of their arrival. The last ones are cut along K
-between programs, which pass their sums on as `kernels.stream_k` has it:
+between programs, which pass their sums on as `kernels.stream_k` has it. Whoever has the last piece of a tile waits for
+the others', so that all programs have to run at once:
 
     producer                                                 consumers
 

@@ -39,8 +39,8 @@ from kernels.signals import fence_proxy
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
 from kernels.workspace import workspace
 
-PATIENCE_NS = gl.constexpr(10_000_000_000)
-"""What a wait for another program's sums takes at most: no launch takes so long."""
+PATIENCE_NS = gl.constexpr(60_000_000_000)
+"""What a wait for another program's sums takes at most: more than any launch, or a link's patience with a chunk."""
 
 LOOK = gl.constexpr("""{
     .reg .pred up; .reg .b64 now, end;

@@ -101,8 +101,9 @@ def scaled(acc, scales, m0, n0, layout: gl.constexpr):
 
 @gluon.jit
 def store(out, acc, m0, n0, smem, scales, WHO: gl.constexpr, PART: gl.constexpr):
-    """Round part PART of a tile's columns, and store it by the descriptor `out`, or have it stored. All parts are
-    equally wide, and use the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or None four times."""
+    """Round part PART of a tile's columns, and store it by the descriptor `out`, or have it stored. Parts lie side by
+    side, all as wide as this one, and use the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or
+    None four times."""
     columns: gl.constexpr = acc.shape[1]
     layout: gl.constexpr = wgmma_layout(columns, smem.staging.layout.cga_layout)
     if scales[0] is not None:
