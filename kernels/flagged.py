@@ -48,8 +48,8 @@ from kernels.signals import wait_for
 from kernels.stream_k import Slots
 from kernels.tables import TileSchedule, tile_schedule
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup import Tensors, role_arguments, run, slot_arguments
-from kernels.warpgroup_config import Roles, may_share
+from kernels.warpgroup import Tensors, run
+from kernels.warpgroup_config import Roles, may_share, role_arguments, slot_arguments
 from roofline.theory.arms import OverlapPlan, pieces_of
 from roofline.theory.schedule import Grid, Piece
 

@@ -37,7 +37,8 @@ from kernels.ring import aggregate, require_compiled
 from kernels.signals import raise_counter
 from kernels.stream_k import Dealt, deal
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup import Tensors, role_arguments, run
+from kernels.warpgroup import Tensors, run
+from kernels.warpgroup_config import role_arguments
 
 
 @dataclass(frozen=True)

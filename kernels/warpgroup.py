@@ -50,7 +50,6 @@ by block, DeepGEMM has the same roles and tile.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import triton
@@ -58,24 +57,13 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
-from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
-from kernels.stream_k import Dealt, Slots, Work, deal, slots
+from kernels.ring import Smem, aggregate, allocate, begin, prefetch_descriptors, require_compiled, tma_load
+from kernels.stream_k import Dealt, Slots, Work, deal
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup_config import (
-    ODD_PARTS,
-    PRODUCER_REGISTERS,
-    UNBOUND_REGISTERS,
-    Config,
-    Roles,
-    problem_of,
-    sums_widths,
-    variants,
-    whole_and_shared,
-)
+from kernels.warpgroup_config import Config, role_arguments, slot_arguments, variants, whole_and_shared
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
 
@@ -329,53 +317,6 @@ def prepare(
     shared = slot_arguments(x, config, programs if dealt["SHARED"] else 0)
     del shared["sums_rest_desc"]  # odd tiles are shared by `kernels.flagged` alone
     return KernelLaunch(warpgroup_kernel, (programs,), args | shared)
-
-
-def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: bool = False) -> dict[str, Any]:
-    """The arguments of a kernel for the roles and their tile. Raises ValueError as `prepare` does."""
-    if problem := problem_of(config, x.element_size(), by_block):
-        raise ValueError(f"{problem}; change the configuration")
-    return descriptors(x, w, out, config) | dict(
-        BLOCK_M=config.block_m * config.cluster, BLOCK_N=config.block_n, STAGES=config.num_stages,
-        BUFFERS=min(2, config.subtile),
-        CONSUMER_REGISTERS=config.consumer_registers, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
-        maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
-        num_warps=4,  # of the first consumer; warp_specialize adds the others
-    )  # fmt: skip
-
-
-def descriptors(x: Tensor, w: Tensor, out: Tensor, config: Roles) -> dict[str, TensorDescriptor | None]:
-    """The arguments of a kernel for its `Tensors`: those of x, w and out, and those of an odd tile's last part."""
-    rows = config.block_m * config.cluster // CONSUMERS.value
-    parted, same = parts_of_ctas(config)
-    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
-    return dict(
-        x_desc=describe(x, (config.block_m, config.block_k), parted),
-        w_desc=describe(w, (wide, config.block_k), same),
-        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
-        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
-        out_rest_desc=describe(out, (rows, rest)) if rest else None,
-    )
-
-
-def slot_arguments(x: Tensor, config: Roles, count: int) -> dict[str, Any]:
-    """The arguments of a kernel for so many `Slots`; None where there are none."""
-    args = dict.fromkeys(("sums_desc", "sums_rest_desc", "sums_ptr", "slot_flags_ptr"))
-    if count:
-        rows, parted = config.block_m * config.cluster, parts_of_ctas(config)[0]
-        sums, flags = slots(x.device, count, rows, config.block_n, config.cluster)
-        width, rest = sums_widths(config, x.element_size())
-        args |= dict(
-            sums_ptr=sums, slot_flags_ptr=flags, sums_desc=describe(sums, (rows // CONSUMERS.value, width), parted)
-        )
-        if rest:
-            args["sums_rest_desc"] = describe(sums, (rows // CONSUMERS.value, rest))
-    return args
-
-
-def parts_of_ctas(config: Roles) -> tuple[tuple, tuple]:
-    """How the CTAs of a cluster part the rows of x and out, and how they share w."""
-    return (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
 
 
 class Warpgroup(Kernel):
