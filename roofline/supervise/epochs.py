@@ -202,7 +202,7 @@ class Follower:
             return
         try:
             message = child.receive()
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError):
             child.end(2.0)
             if not child.is_done:
                 return self._epochs.store_set("failed")

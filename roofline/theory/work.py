@@ -23,14 +23,18 @@ def peak_dtype(dtype: str) -> str:
     return "fp8" if dtype == "fp8_block" else dtype
 
 
+Count = int | float
+"""Whole in the suite; an operation of a user's may halve one."""
+
+
 @dataclass(frozen=True)
 class Work:
     """FLOP and bytes of one call."""
 
-    flop: int
-    device_bytes: int
-    wire_bytes: int = 0
-    spilled_bytes: int = 0
+    flop: Count
+    device_bytes: Count
+    wire_bytes: Count = 0
+    spilled_bytes: Count = 0
     """Accumulators that a schedule writes to device memory and reads back, beyond what the case must move."""
 
     @property

@@ -18,11 +18,11 @@ from roofline.worker import launches
 
 launches.DEVICE = "cpu"
 """
-FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.run.args[1]\n"
 DIES = NAMED + "launches.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
 FAILS = FOUND + (
     "def of_call(call, of_call=launches.of_call):\n"
-    "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
+    "    if call.run.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
     "    return of_call(call)\nlaunches.of_call = of_call\n"
 )
 

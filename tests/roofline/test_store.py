@@ -201,8 +201,8 @@ def test_damaged_packed_journal_is_named(tmp_path, refused, name, compress, tool
         ({"kind": "sample", "shape": SHAPE.id}, "it is of unknown kind 'sample'"),
         (HEAD, "it is a second first line"),
         (
-            WRITTEN[1] | {"work": {"flop": 6, "device_bytes": True}},
-            r"Expected `int`, got `bool` - at `\$.work.d",
+            WRITTEN[1] | {"work": {"flop": 0.5, "device_bytes": True}},
+            r"Expected `int \| float`, got `bool` - at `\$.work.d",
         ),
         (
             WRITTEN[2] | {"values": {"link": {"a": [1]}}},
