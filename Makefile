@@ -1,5 +1,6 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
+# make test FOR=kernels/tiled.py   only the tests that use that file
 # make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
 # make test-machine   the tests of the machine's package, which make test leaves out; its slow ones by ARGS="-m slow"
 # make gpu MINUTES=8 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
@@ -59,8 +60,9 @@ reference: $(ENV)
 reports: $(ENV)
 	$(PY) -m results.references --reports $(RUN)
 
+# FOR=PATH runs those alone that use that file: tests/covering.py finds them.
 test: $(ENV)
-	$(PY) -m pytest -n 4 --dist worksteal $(ARGS)
+	$(PY) -m pytest -n 4 --dist worksteal $(if $(FOR),$$($(PY) -m tests.covering $(FOR))) $(ARGS)
 
 # What a test run leaves out. `.ci/slow` runs it for what was touched.
 test-slow: $(ENV)

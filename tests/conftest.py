@@ -1,27 +1,40 @@
 """What tests of several folders share: a process where Triton compiles, and links that depend on no real time."""
 
+import fcntl
+import hashlib
+import json
 import os
 import sys
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elsewhere import printed
 from link_clock import LinkClock
 
-LONGEST = "test_rehearsal.py", "test_shipped.py", "test_ranks.py"
+LONGEST = "test_rehearsal.py", "test_shipped.py", "test_planted.py", "test_loads.py", "test_ranks.py", "test_faults.py"
 ON_GPU = {"benchmarks", "test_faults.py"}
 """Folders and files of which `make gpu` runs what is not slow. Other files say themselves what is."""
 
 
 def pytest_collection_modifyitems(items):
-    """The longest come first: none is left to one process when the others are done."""
+    """The longest files are the first of pytest's processes, which begin with equal parts of all tests: none is left
+    to one process when the others are done. The tests of a file stay together, for their fixtures."""
     for item in items:
         if {item.path.parent.name, item.path.name} & ON_GPU and not item.get_closest_marker("slow"):
             item.add_marker("gpu")
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    others = [item for item in items if item.path.name not in LONGEST]
+    parts = []
+    for worker in range(workers):
+        files = LONGEST[worker::workers]
+        parts += [item for item in items if item.path.name in files]
+        parts += others[worker * len(others) // workers : (worker + 1) * len(others) // workers]
+    items[:] = parts
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +46,25 @@ def commit_seed() -> int:
 
 
 @pytest.fixture(scope="session")
-def printed_elsewhere():
+def once(tmp_path_factory):
+    """`once(name, make)`: the JSON that `make()` returns, made by the first of pytest's processes that asks for it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def run(name: str, make: Callable[[], Any]) -> Any:
+        path = folder / hashlib.sha256(name.encode()).hexdigest()
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                path.write_text(json.dumps(make()))
+        return json.loads(path.read_text())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def printed_elsewhere(once):
     """`printed_elsewhere(code)`: the JSON that it prints in a process where Triton compiles; this one may interpret.
 
     Each is forked from one that has imported torch and Triton, which takes most of the time.
@@ -42,6 +73,9 @@ def printed_elsewhere():
     context.set_forkserver_preload(["torch", "kernels.machine.tests.warm"])
 
     def run(code: str):
+        return once(code, lambda: run_elsewhere(code))
+
+    def run_elsewhere(code: str):
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TRITON_INTERPRET", raising=False)
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

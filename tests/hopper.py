@@ -15,11 +15,13 @@ import triton
 
 sys.path.insert(0, str(Path(__file__).parent / "machine"))
 
+import attention_cases
 import cases
 import links
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
 from perturb import perturbing
+from source_lines import Lines, as_text
 
 from roofline.theory.arguments import Parser, count, sizes
 
@@ -28,7 +30,7 @@ WATCHDOG_S = 60
 
 
 def every() -> list[Case]:
-    return [*cases.cases(), *waiting.cases(), *links.cases()]
+    return [*cases.cases(), *attention_cases.cases(), *waiting.cases(), *links.cases()]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="on the Hopper GPU here: the machine's results, to the bit")
     parser.add_argument(
         "--perturb", type=count, metavar="SEED", help="on the Hopper GPU here, with delays that SEED chooses"
+    )
+    parser.add_argument(
+        "--lines", action="store_true", help="at the end, which lines of kernels were executed, not by a GPU"
     )
     options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
@@ -72,8 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
     delays = perturbing(options.perturb) if options.perturb is not None else nullcontext()
-    with delays:
+    lines = Lines()
+    with delays, lines.watched() if options.lines else nullcontext():
         bad = sum(is_bad(case, options) for case in todo)
+    if options.lines:
+        print(as_text(lines))
     where = torch.cuda.get_device_name() if options.gpu else "sm_90a, executed by NumPy"
     print(f"triton {triton.__version__}, {where}: {len(todo)} cases under {options.seeds} orders of events, {bad} bad")
     return 1 if bad or not todo else 0

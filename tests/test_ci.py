@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KERNELS, COLLECTIVES = "tests/kernels tests/machine", "tests/collectives"
+KERNELS = "tests/kernels tests/machine"
+COLLECTIVES, PLANTED = "tests/collectives", "tests/machine/test_planted.py"
+NEWEST = {"test-triton-newest": "-m slow -k planted"}
 MACHINE = "-m 'slow or not slow'"
 FAULTS = "tests/roofline/test_faults.py"
 MARKED = re.compile(r"mark\.slow|marks=slow|^@slow", re.MULTILINE)
@@ -53,13 +55,17 @@ def slow(tmp_path):
     ("touched", "expected"),
     [
         (["docs/how.md", "tests/machine/test_x.py"], {"test-slow": "tests/machine/test_x.py"}),
-        (["kernels/tiled.py"], {"test-slow": KERNELS}),
+        (["kernels/tiled.py"], {"test-slow": KERNELS} | NEWEST),
         (["tests/hopper.py"], {"test-slow": KERNELS}),
-        (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE}),
-        (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE}),
-        (["constraints-newest.txt"], {"test-machine": MACHINE}),
-        (["tests/machine/links.py", "collectives/paced.py"], {"test-slow": f"{COLLECTIVES} {KERNELS}"}),
-        (["collectives/bench/runner.py", FAULTS], {"test-slow": f"{COLLECTIVES} {FAULTS}"}),
+        (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE, "test-newest": ""} | NEWEST),
+        (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE, "test-newest": ""}),
+        (["constraints-newest.txt"], {"test-machine": MACHINE, "test-newest": ""}),
+        (["pyproject.toml"], {"test-newest": ""}),
+        (
+            ["tests/machine/links.py", "collectives/paced.py"],
+            {"test-slow": f"{COLLECTIVES} {KERNELS} {PLANTED}"} | NEWEST,
+        ),
+        (["collectives/bench/runner.py", FAULTS], {"test-slow": f"{COLLECTIVES} {PLANTED} {FAULTS}"} | NEWEST),
         (["docs/how.md"], {}),
     ],
 )  # fmt: skip
@@ -75,7 +81,7 @@ def test_a_push_runs_the_slow_tests_of_what_it_touches(slow, touched, expected):
     [({"CI_SLOW": "0"}, {}), ({"CI_SLOW": "1"}, {"test-slow": "", "test-machine": MACHINE}), ({"CI_BASE": "HEAD"}, {})],
 )
 def test_all_or_none_or_since_another_commit(slow, about, asked):
-    assert slow("collectives/paced.py", **about)[:2] == (0, asked)
+    assert slow("roofline/analysis/paced.py", **about)[:2] == (0, asked)
 
 
 def test_each_slow_test_is_of_something(slow):

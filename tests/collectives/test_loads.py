@@ -166,13 +166,14 @@ def main() -> dict:
     Setting.rotation = 1  # set of operands: others load nothing more
     made = [*settings()]
     engines = {kind: [*settings((wire,))] for kind, wire in ENGINES.items()}
+    of_layer = [pair for pair in made if pair[1].case.op == "ffn"]  # whose arms gather and send
     with watched():
         outcomes = [*audit(made)]
         of_engines = {kind: [*audit(of_kind, (FIRST,))] for kind, of_kind in engines.items()}
     return {
         "audit": outcomes,
         "engines": of_engines,
-        "without a part": [*without_a_part(made), *without_a_part(engines["paced_engine"][1:2])],
+        "without a part": [*without_a_part(of_layer), *without_a_part(engines["paced_engine"][1:2])],
         "without load": without_load(made),
         "computing": computing(made),
         "gpu tests": of_gpu_tests(),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -18,10 +19,13 @@ from torch import Tensor
 from kernels import hopper, workspace
 from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, empty_scales, result_dtype
 from kernels.fp8 import scale_rows, scales_of_rows
+from kernels.gated import gated as gated_matmul
+from kernels.gated import interleaved
 from kernels.machine.compile import binary_key
 from kernels.machine.core.faults import FaultError, UnknownError
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import TARGET, enqueue
+from kernels.machine.trial import difference
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config, table
@@ -200,8 +204,9 @@ def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
 
 def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> Iterator[Case]:
     """The binary that `kernels.inspect` looks at, whose sizes are multiples of 16: two tiles in a program, M and N
-    ragged, K longer than the ring; where K of whole steps is code of its own, also a K that is none. More: other
-    sizes; K shorter than a step, one row; whole tiles, one program at a time; rows that no 16 bytes align."""
+    ragged, K longer than the ring; where K of whole steps is code of its own, also a K that is none. Then more tile
+    rows than the raster has in one sweep, since later sweeps begin where others end. More: other sizes; K shorter than
+    a step, one row; whole tiles, one program at a time; rows that no 16 bytes align."""
     bm, bn, bk = config.block_m, config.block_n, config.block_k
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
@@ -213,6 +218,10 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         for k in (steps * bk, steps * bk + 16)[0 if even else 1 :]:
             yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 * gang if several else gang, unit=16)
         more = dict(thorough=True)
+        if "GROUP" in kernel.jit.arg_names:
+            two = variant.changed(group_m=2)
+            sizes = (2 * variant.gang_m + 1) * bm - 1, variant.gang_n * bn + 16, 2 * bk
+            yield matmul(kernel, two, dtype, sizes, 3 * gang, unit=16, thorough=number > 0 or dtype != "bf16")
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), 3 * gang, **more)
         split = getattr(variant, "split", 0)
         short = max(split - 1, 0) * bk + bk // 2 + 3
@@ -222,13 +231,50 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         if split > 1:
             yield matmul(kernel, variant, dtype, (rows[2], 24, 20 * bk + 3), 5, **more)
         slots = 2 * gang if variant.shared_waves else gang  # an owner waits for the next gang, and a cluster is one
-        sizes = rows[3], 2 * bn, 3 * bk
-        yield matmul(kernel, variant.changed(raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
+        across = variant.changed(raster="n", group_m=2)
+        sizes = rows[3], (2 * variant.gang_n + 1) * bn, 3 * bk
+        yield matmul(kernel, across, dtype, sizes, (2 if few else 3) * gang, slots=slots, **more)
         programs = (2 + 3 * (number % 2)) * gang
         columns = bn + (8 if "out_desc" in kernel.jit.arg_names else 1)  # TMA stores whole 16 bytes
         yield matmul(kernel, variant, dtype, (rows[4], columns, 3 * bk), programs, slots=2 * gang, **more)
         if "x_desc" not in kernel.jit.arg_names:  # TMA wants aligned rows
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
+
+
+def gated(config: Config, dtype: str, **more) -> Case:
+    """The kernel of kernels.gated, as float64 has it: ragged in M, N and K, two groups of tiles, several tiles to a
+    program. In fp8 sums are exact, and scales make them small."""
+    config = config.changed(group_m=2)
+    m, f, k = 2 * config.block_m + 5, config.block_n - 8, 2 * config.block_k + 16
+    is_fp8 = DTYPES[dtype] == FP8
+
+    def make(seed: int):
+        random = torch.Generator().manual_seed(seed)
+
+        def matrix(rows: int, scale: float = 1.0) -> Tensor:
+            if is_fp8:
+                return torch.randint(-2, 3, (rows, k), generator=random).to(FP8)
+            return torch.randn(rows, k, generator=random).to(DTYPES[dtype]) * scale
+
+        x, gate, up = matrix(m), matrix(f, k**-0.5), matrix(f, k**-0.5)
+        powers = torch.randint(-3, 0, (m + 2 * f, 1), generator=random)
+        of_x, of_gate, of_up = (2.0**powers if is_fp8 else torch.ones(m + 2 * f, 1)).split((m, f, f))
+        scales = (of_x, interleaved(of_gate, of_up).T) if is_fp8 else None
+        out = torch.full((m, f), math.nan, dtype=result_dtype(x.dtype))
+        with grids_of(2):
+            launch = gated_matmul.launch(x, interleaved(gate, up), out, config, scales)
+        scaled_x = x.double() * of_x
+        exact_gate = scaled_x @ (gate.double() * of_gate).T
+        exact_up = scaled_x @ (up.double() * of_up).T
+        exact = torch.nn.functional.silu(exact_gate) * exact_up
+
+        def wrong() -> str:
+            found = difference(out, exact.to(out.dtype), 0.01)
+            return f"out{list(found[0])} {found[1]}" if found else ""
+
+        return partial(enqueue, launch=launch), wrong
+
+    return Case("gated", f"{config} {dtype}, {m} rows", make, **more)
 
 
 def specialisation(launch: KernelLaunch) -> tuple[str, str]:
@@ -240,6 +286,9 @@ def cases() -> list[Case]:
     """Of all that is registered and in the tables for Hopper, each once."""
     of_title = {}
     for entry in table("sm90").entries:
+        if entry.kernel == "gated":
+            for case in (gated(entry.config, dtype) for dtype in entry.dtypes):
+                of_title[str(case)] = case
         if entry.kernel not in CONTENDERS:
             continue
         kernel = CONTENDERS[entry.kernel].load()

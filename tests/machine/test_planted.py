@@ -1,4 +1,5 @@
-"""Mistakes in the source of a kernel, compiled as they stand: the machine catches each.
+"""Mistakes in the source of a kernel, compiled as they stand: the machine catches each. By default it is one of each
+subject, picked by the hash of the commit, beside the subject as it is; with `-m slow` all of them.
 
 All of it runs in one process beside this one, which may be interpreting.
 """
@@ -13,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import links
+import pytest
 import waiting
 from cases import matmul, run
 
@@ -280,10 +282,17 @@ def subjects() -> dict[str, tuple]:
     }
 
 
-def planted_in(subject: str) -> dict[str, tuple]:
-    """Return the mistakes of a subject; none where Triton lacks what that needs."""
-    is_lacking = subject in CONFIGS and CONFIGS[subject].triton > triton_release()
-    return {} if is_lacking else MISTAKES[subject]
+def planted_in(subject: str, seed: int | None) -> dict[str, tuple]:
+    """The mistakes of a subject: it as it is and one by the seed, or all where that is None. None where Triton lacks
+    what the subject needs."""
+    if subject in CONFIGS and CONFIGS[subject].triton > triton_release():
+        return {}
+    mistakes = dict(MISTAKES[subject])
+    if seed is None:
+        return mistakes
+    picked = {name: mistakes.pop(name) for name in ("as it is",) if name in mistakes}
+    name = [*mistakes][seed % len(mistakes)]
+    return picked | {name: mistakes[name]}
 
 
 def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleType:
@@ -318,12 +327,12 @@ def taken(subject: str, module: ModuleType, folder: Path) -> object:
     return module
 
 
-def outcomes() -> dict[str, str]:
-    """Return what the machine says of each mistake: called where Triton compiles."""
+def outcomes(seed: int | None) -> dict[str, str]:
+    """What the machine says of each mistake that is planted: called where Triton compiles."""
     told = {}
     with tempfile.TemporaryDirectory() as folder:
         for subject, (plain, holder, name, case) in subjects().items():
-            for mistake, (changes, _) in planted_in(subject).items():
+            for mistake, (changes, _) in planted_in(subject, seed).items():
                 module = planted(plain, changes, Path(folder))
                 budget = 3_000_000 if mistake in WAITED_FOR else 500_000  # what may be harmless comes to its end
                 with patch.object(holder, name, taken(subject, module, Path(folder))):
@@ -332,13 +341,16 @@ def outcomes() -> dict[str, str]:
     return told
 
 
-def test_what_is_planted_is_caught(printed_elsewhere):
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_what_is_planted_is_caught(printed_elsewhere, commit_seed, every):
     """This is one test, since each process of pytest would run them all."""
-    told = printed_elsewhere("import json, test_planted; print(json.dumps(test_planted.outcomes()))")
+    seed = None if every else commit_seed
+    told = printed_elsewhere(f"import json, test_planted; print(json.dumps(test_planted.outcomes({seed})))")
     is_harmless = {name for name, release in WAITED_FOR.items() if triton_release() >= release}
-    expected = {
-        f"{subject}, {name}": "exact" if name in is_harmless else text
-        for subject in MISTAKES
-        for name, (_, text) in planted_in(subject).items()
-    }
-    assert [(name, told[name], text) for name, text in expected.items() if not re.search(text, told[name])] == []
+    wrong = []
+    for subject in MISTAKES:
+        for name, (_, text) in planted_in(subject, seed).items():
+            said = told[f"{subject}, {name}"]
+            if not re.search("exact" if name in is_harmless else text, said):
+                wrong.append((subject, name, said))
+    assert wrong == []

@@ -1,6 +1,7 @@
 """Shipped kernels on the machine, exact: by default one configuration of each in bf16, under one order of events, both
 picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
 
+import math
 import os
 import re
 import subprocess
@@ -13,20 +14,26 @@ import links
 import pytest
 import torch
 import waiting
+from source_lines import Lines
 from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
+from kernels.contract import KernelLaunch
 from kernels.hopper import CTA_BYTES, KEPT, allotted
 from kernels.inspect import Job, cubin_of, example, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS, examples
+from kernels.tiles import table, triton_release
 from tests import hopper
 
 ROOT = Path(__file__).parents[2]
 MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
 WAITING = [name for name in examples() if name.startswith(("flagged", "pieces"))]
+OTHERS = "attention", "gated"
 ARMS = "arms", "layers", "copier", "gate", "wait", "clock", "stamp"
+PINNED = 3, 7
+"""The release of Triton in constraints.txt."""
 BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_kernel", "clock_kernel"}
 """What runs beside a matmul, of a link and of the clock."""
 
@@ -45,21 +52,24 @@ def picked(names: list[str], seed: int) -> list[cases.Case]:
 
 
 def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
-    """Return what is wrong by case that is run, by configuration of the tables, by kernel beside a matmul: called where
-    Triton compiles."""
+    """Return what is wrong by case that is run, and by kernel beside a matmul: called where Triton compiles. With a
+    newer Triton than the pinned one also by configuration of the tables, whose promises have no other test there."""
     torch.set_num_threads(1)
     outcomes = {case: cases.run(case, seed).wrong for case in picked(names, seed)}
-    compiled = [
-        job
-        for job in jobs([case.kernel for case in outcomes])
-        if job.target == TARGET
-        and (job.dtype == "bf16" if job.kernel not in MATMULS else any(is_of(case, job) for case in outcomes))
-    ]
     beside = [ready.triton for ready in PROGRAMS.values() if ready.triton.metadata.name in BESIDE]
+    broken = {}
+    if triton_release() > PINNED:
+        compiled = [
+            job
+            for job in jobs([case.kernel for case in outcomes])
+            if job.target == TARGET
+            and (job.dtype == "bf16" if job.kernel not in MATMULS else any(is_of(case, job) for case in outcomes))
+        ]
+        broken = broken_promises(compiled)
     outcomes |= {f"{kernel.metadata.name} {cubin_of(kernel)}": crowding(kernel) for kernel in beside}
     if "copier" in names and (missing := BESIDE - {kernel.metadata.name for kernel in beside}):
         outcomes["not run"] = str(missing)
-    return {str(case): wrong for case, wrong in outcomes.items() if wrong} | broken_promises(compiled)
+    return {str(case): wrong for case, wrong in outcomes.items() if wrong} | broken
 
 
 def is_of(case: cases.Case, job: Job) -> bool:
@@ -78,11 +88,80 @@ def crowding(kernel: CompiledKernel) -> str:
     return "stores a part before it loads the next" * bool(is_copier and load.start() > store.start())
 
 
-@pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS], ids=lambda names: names[0])
+@pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS, OTHERS], ids=lambda names: names[0])
 def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, printed_elsewhere):
     code = f"import json, test_shipped; print(json.dumps(test_shipped.failures({[*names]}, {commit_seed})))"
     again = f"python -m tests.hopper {' '.join(names)} --seeds 1 --seed {commit_seed}"
     assert printed_elsewhere(code) == {}, f"to see it again: {again}"
+
+
+def lines_without_a_case() -> dict[str, list[int]]:
+    """The lines of kernels that no case executes: of matmuls one configuration in bf16 and in fp8, all its ways."""
+    torch.set_num_threads(1)
+    every = hopper.every()
+    few = picked([*{case.kernel for case in every} - {*MATMULS}], 0)
+    few += [case for case in every if case.thorough and re.match("copier|flagged_spills .* bf16.* lost", str(case))]
+    for name in MATMULS:
+        kernel = CONTENDERS[name].load()
+        by_dtype = {}
+        for entry in sorted(table("sm90").of(name), key=lambda entry: len(kernel.variants(entry.config))):
+            by_dtype |= {dtype: entry for dtype in entry.dtypes if dtype in ("bf16", "fp8")}
+        for dtype, entry in by_dtype.items():
+            of_config = cases.matmuls(kernel, entry.config, dtype, entry.m_max)
+            few += [case for case in of_config if not case.thorough or "raster-n" in case.title]
+    lines = Lines()
+    with lines.watched():
+        for case in few:
+            cases.run(case, 0)
+    return lines.missing()
+
+
+@pytest.mark.slow
+def test_each_line_of_a_kernel_is_executed(printed_elsewhere):
+    """By `python -m tests.hopper --lines` one sees which are not."""
+    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.lines_without_a_case()))") == {}
+
+
+def ways_of(launch: KernelLaunch) -> dict[str, bool]:
+    """What the branches and the loops of a matmul's kernel depend on, and whether a launch has it."""
+    args = launch.args
+    x, w = (args.get(f"{name}_desc", args.get(f"{name}_ptr")) for name in "xw")
+    (m, k), n = x.shape, w.shape[0]
+    block_m = args.get("BLOCK_M") or x.block_shape[0]
+    block_n = args.get("BLOCK_N") or w.block_shape[0]
+    block_k = args.get("BLOCK_K") or x.block_shape[1]
+    rows = args.get("supers_m", -(-m // block_m))
+    columns = args.get("supers_n", -(-n // block_n))
+    ways = {
+        "a tail of M": m % block_m > 0,
+        "a tail of N": n % block_n > 0,
+        "a tail of K": k % block_k > 0,
+        "more steps than stages": k > block_k * args.get("STAGES", args.get("num_stages")),
+    }
+    if "GROUP" in args:
+        last_group = rows % args["GROUP"]
+        ways["a second group of tile rows, shorter"] = 0 < last_group < rows and columns > 1
+    if launch.kernel.__name__ != "tiled_kernel":
+        ways["a program with several tiles"] = rows * columns > math.prod(launch.grid)
+    return ways
+
+
+def ways_without_a_case() -> list[str]:
+    launches = []
+    with patch.object(cases, "enqueue", lambda machine, launch: launches.append(launch)):
+        for case in cases.cases():
+            if case.kernel in MATMULS:
+                case.make(0)[0](Machine())
+    reached = {}
+    for launch in launches:
+        for way, is_there in ways_of(launch).items():
+            key = f"{launch.kernel.__name__}: {way}"
+            reached[key] = reached.get(key, False) or bool(is_there)
+    return [key for key, is_there in reached.items() if not is_there]
+
+
+def test_cases_have_what_kernels_depend_on(printed_elsewhere):
+    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.ways_without_a_case()))") == []
 
 
 def not_inspected() -> list[str]:
@@ -105,7 +184,7 @@ def not_inspected() -> list[str]:
         job
         for job in jobs()
         if job.target == TARGET
-        and job.kernel != "gated"  # test_gated_kernel.py has its own
+        and job.kernel != "gated"  # its cases have other sizes
         and cases.specialisation(example(job)) not in executed
     ]
     return [
@@ -128,8 +207,9 @@ def test_every_configuration_is_exact(name, only, seeds):
 
 
 @pytest.mark.slow
-def test_everything_that_waits_is_exact():
+def test_everything_else_is_exact():
     exact(*WAITING, *ARMS, "--seeds", "8")
+    exact(*OTHERS, "--thorough", "--seeds", "8")
 
 
 def exact(*arguments: str) -> None:

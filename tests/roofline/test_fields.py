@@ -5,11 +5,15 @@ A journal that is written by hand fills none.
 
 from pathlib import Path
 
+import pandas
 import pytest
 from features import CPU, FEATURES, GPU, LINK, OF_TABLE, unfilled, with_ends
 
 from conftest import ROOT
 from roofline.analysis.fields import FIELDS, GROUPS, joined
+from roofline.analysis.overlap import LOST
+from roofline.analysis.records import frame
+from roofline.report.tables import TABLES
 from roofline.store import journal
 
 ALL = FEATURES | OF_TABLE
@@ -53,3 +57,71 @@ def test_a_run_of_the_cpu_fills_the_fields_of_its_feature(feature, cases, zygote
     print(text)
     (folder,) = tmp_path.iterdir()
     assert unfilled(journal.load(folder), feature) == []
+
+
+FORMULAS = {
+    "tflops": "flop / time_s / 1e12",
+    "ratio_to_baseline": "baseline_time_s / time_s",
+    "of_roof": "tflops / roof_tflops",
+    "device_intensity": "flop / (device_bytes + spilled_bytes)",
+    "wire_intensity": "flop / wire_bytes",
+    "ratio": "wire_intensity / balance",
+    "of_own_ideal": "t_own_ideal_s / time_s",
+    "hidden_fraction": "(t_gemm_s + t_comm_s - time_s) / shorter_s",
+    "steady_power_w": "steady_energy_j / steady_time_s",
+}
+"""What a field is, of others."""
+PAIRED = "hidden_clock_normalised gain_all_cores steady_ratio_to_baseline preset_slowdown gemm_slowdown link_slowdown"
+COUNTED = "lag1_correlation relative_error stolen_share others_share waiting_share load_average"
+"""Shares and ratios that no other fields make: of times that are paired in rounds, and of a process or a system."""
+BOUNDS = {
+    "bytes": (2**20, 2**40), "bytes/s": (1e8, 1e14), "FLOP": (1e5, 1e16), "FLOP/byte": (0.1, 1e5), "MHz": (100, 4000),
+    "1e12 FLOP/s": (1e-4, 1e4), "Hz": (1e8, 4e9), "J": (1e-3, 1e4), "W": (10, 2000), "C": (10, 110),
+}  # fmt: skip
+"""Unit -> what any case on the machines of the committed runs has."""
+
+
+@pytest.fixture(scope="module")
+def committed() -> pandas.DataFrame:
+    """The records of three committed runs."""
+    frames = [frame(journal.load(ROOT / "results" / "reference" / name)) for name in (CPU, GPU, LINK)]
+    for one in frames:
+        one.attrs = {}
+    table = pandas.concat(frames, ignore_index=True)
+    table["spilled_bytes"] = table["spilled_bytes"].astype(float).fillna(0.0)
+    table["shorter_s"] = table[["t_gemm_s", "t_comm_s"]].astype(float).min(axis=1)
+    return table
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_field_is_what_its_formula_says(committed, name):
+    ratios = (committed[name].astype(float) / committed.eval(FORMULAS[name]).astype(float)).dropna()
+    assert len(ratios) > 5
+    assert ratios.to_numpy() == pytest.approx(1)
+
+
+def test_each_ratio_has_a_formula_or_says_what_it_is_of(committed):
+    ends = {end for field in FIELDS.values() for end in field.ends}
+    ratios = set()
+    for name, field in FIELDS.items():
+        values = pandas.to_numeric(committed[name], errors="coerce").dropna()
+        if field.unit == "1" and name not in ends and (values % 1 != 0).any():
+            ratios.add(name)
+    assert ratios - FORMULAS.keys() == {*PAIRED.split(), *COUNTED.split()}
+
+
+def test_numbers_lie_where_their_unit_has_them(committed):
+    outside = []
+    for name, field in FIELDS.items():
+        low, high = BOUNDS.get(field.unit, (0, 0))
+        values = pandas.to_numeric(committed[name], errors="coerce").dropna()
+        values = values[values != 0]
+        if low and not values.between(low, high).all():
+            outside.append((name, values.min(), values.max()))
+    assert outside == []
+
+
+def test_lists_of_fields_name_fields():
+    columns = [*TABLES["columns"].values(), *(section["columns"] for section in TABLES["sections"].values())]
+    assert {name for names in columns for name in names} <= FIELDS.keys()
+    assert {*LOST} <= FIELDS.keys()

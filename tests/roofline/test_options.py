@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +12,7 @@ import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
-from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, add, code_of, resolve, resumed
+from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, Options, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
@@ -78,6 +78,22 @@ def test_help_names_the_default_of_each_option():
     for device in ("cuda", "cpu"):
         assert ",".join(map(str, DEFAULTS["options"][device]["tokens"])) in texts["--ffn-tokens"]
     assert "as 3%%: " in texts["--ffn-decide"]  # argparse fills in what follows a single %
+
+
+def test_help_has_the_value_of_each_plain_default():
+    texts, cpu, gpu = helps(), options(), options("cuda")
+    for name in {field.name for field in fields(Options)} & FLAGS.keys():
+        for value in (getattr(cpu, name), getattr(gpu, name)):
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                assert f"default: {value:g}" in texts[FLAGS[name]], name
+
+
+def test_each_option_is_read_behind_the_options():
+    """By what plans, what prepares, or what measures."""
+    names = "roofline", "kernels", "collectives"
+    paths = [path for name in names for path in (ROOT / name).rglob("*.py") if path.name != "options.py"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    assert [field.name for field in fields(Options) if not re.search(rf"\boptions\.{field.name}\b", text)] == []
 
 
 def test_help_and_page_name_every_limit_of_a_first_call():

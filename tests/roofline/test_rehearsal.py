@@ -21,7 +21,7 @@ from roofline.theory.arms import ARMS, BY_PERSISTENT, PERSISTENT, arms_of
 
 HOW = (
     *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x256"),
-    *("--ffn-layers=up", "--ffn-tp=1", "--ffn-ranks=2"),
+    *("--ffn-layers=up", "--ffn-tp=1", "--ffn-ranks=2", "--ffn-processes=1"),
 )
 """The dtype that the interpreter has, and two chunks of a step each, for the time it takes."""
 
@@ -67,27 +67,27 @@ class Rehearsed:
         return [missing.reason for missing in self.run.missing if missing.outcome == outcome]
 
 
-@pytest.fixture
-def rehearse(tmp_path, zygote, environment):
+@pytest.fixture(scope="module")
+def rehearse(tmp_path_factory, zygote, environment):
     """`rehearse(card, *arguments)`: a run of the checkout's benchmarks on a stand-in for `card`; see `stand_in.FAULT`
     for `fault`."""
-    (tmp_path / "rehearsed.py").write_text(PLUGIN)
 
     def run(card, *arguments, fault="", **more) -> Rehearsed:
+        folder = tmp_path_factory.mktemp("rehearsed")
+        (folder / "rehearsed.py").write_text(PLUGIN)
         env = environment(SHARES="forks", **more)
-        env |= {stand_in.NAMED: card, stand_in.FAULT: fault and f"{fault} {tmp_path / 'struck'}"}
-        env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
-        how = ["-p", "rehearsed", "--benchmark-only", "tests/benchmarks", *arguments]
-        code, text = zygote.run(how, cwd=str(ROOT), env=env)
+        env |= {stand_in.NAMED: card, stand_in.FAULT: fault and f"{fault} {folder / 'struck'}"}
+        env["PYTHONPATH"] = f"{folder}{os.pathsep}{env['PYTHONPATH']}"
+        how = ["-p", "rehearsed", "--benchmark-only", "tests/benchmarks", f"--ffn-results={folder / 'results'}"]
+        code, text = zygote.run([*how, *HOW, *arguments], cwd=str(ROOT), env=env)
         print(text)
-        return Rehearsed(code, text, max((tmp_path / "results").iterdir()))
+        return Rehearsed(code, text, max((folder / "results").iterdir()))
 
-    run.new = (*HOW, "--ffn-processes=1", f"--ffn-results={tmp_path / 'results'}")
     return run
 
 
 def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehearse, ncu):
-    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", fault="tiled_kernel")
+    outcome = rehearse("H100", "--ffn-tokens=16,1024", fault="tiled_kernel")
     assert outcome.code == 1
     assert outcome.measured == {
         "matmul": {"cublas", "cublas_again", "persistent", "decode", "warpgroup"},
@@ -122,22 +122,7 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert unfilled(journal.load(outcome.folder), "counters") == []
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "fp8"])
-def test_gated_layers_take_turns_with_their_matmuls_alone(rehearse, dtype):
-    asked = "-k", "test_ffn_gated", "--ffn-contenders=cublas,unfused,fused", f"--ffn-dtype={dtype}"
-    outcome = rehearse("H100", *rehearse.new, *asked, "--ffn-tokens=64", "--ffn-max-seconds=0.3")
-    assert outcome.code == 0
-    assert outcome.measured == {"ffn_gated": {"cublas", "unfused", "fused"}}
-    (shape,) = outcome.run.shapes.values()
-    errors = [shape.entrants[name]["relative_error"] for name in ("cublas", "unfused", "fused")]
-    assert all(0.02 < error < 0.03 for error in errors) == (dtype == "fp8")
-    assert {*shape.of_role("part")} == {"gate_up_cublas", "down_cublas", "gate_up_ours", "down_ours"}
-    alone = {record["contender"]: record.get("alone_ratio") for record in records_of(outcome.run)}
-    assert alone == {"cublas": None, "unfused": pytest.approx(1), "fused": pytest.approx(1)}
-    assert unfilled(outcome.run, "gated layer") == []
-
-
-ON_STREAMS = """
+USERS = """
 import torch
 
 
@@ -162,76 +147,104 @@ def left_behind(x, w, out=None):
 
 def ahead(x, w, out=None):
     return on_another(x, w, out, False, True)
-"""
-
-
-def test_work_on_another_stream_is_waited_for_or_refused_by_name(rehearse, tmp_path):
-    (tmp_path / "mine.py").write_text(ON_STREAMS)
-    names = "joined", "left_behind", "ahead"
-    users = [f"--ffn-contender={tmp_path / 'mine.py'}::{name}" for name in names]
-    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=64", "--ffn-max-seconds=0.3", *users)
-    assert outcome.code == 1
-    assert outcome.measured == {"matmul": {"cublas", "joined"}}
-    assert any("No graph_s of matmul-128x256-up-tp1-m64-fp16-joined: " in note for note in outcome.run.notes)
-    reasons = {reason.partition(":")[0]: reason for reason in outcome.reasons("failed")}
-    assert reasons.keys() == {"left_behind", "ahead"}
-    for reason in reasons.values():
-        assert "a timed call took no time" in reason
-        assert "have that wait for what it hands to another" in reason
-
-
-USERS_IN_FP8 = """
-import torch
 
 
 def by_row(x, w, out=None, scales=None):
     return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, out=out)
 
 
-def no_scales(x, w, out=None):
-    return out
-
-
 def scales_forgotten(x, w, out=None, scales=None):
     x_scales, w_scales = scales
     return torch._scaled_mm(x, w.T, x_scales, torch.ones_like(w_scales), out_dtype=out.dtype, out=out)
 """
+OURS = "tiled", "persistent", "decode", "warpgroup", "blockwise", "warpgroup_blockwise", "cublaslt_best"
 
 
-def test_fp8_is_of_matmuls_alone_and_those_that_cannot_say_so(rehearse, tmp_path):
-    (tmp_path / "mine.py").write_text(USERS_IN_FP8)
-    names = "by_row", "no_scales", "scales_forgotten"
-    users = [f"--ffn-contender={tmp_path / 'mine.py'}::{name}" for name in names]
-    ours = "--ffn-contenders=cublas,persistent,decode,warpgroup,tiled,cublaslt_best"
-    few = "--ffn-tokens=16,1024", "--ffn-max-seconds=0.3"
-    outcome = rehearse("H100", *rehearse.new, "--ffn-dtype=fp8", *few, ours, *users)
-    assert outcome.measured == {"matmul": {"cublas", "persistent", "decode", "warpgroup", "by_row"}}
-    reasons = {reason.partition(":")[0]: reason for reason in outcome.reasons("failed")}
-    assert reasons.keys() == {"scales_forgotten"}
-    assert "is above 1e-02, the limit for fp8" in reasons["scales_forgotten"]
-    skipped = " ".join(outcome.reasons("skipped"))
-    assert "x is torch.float8_e4m3fn, which tiled does not multiply; take cublas, persistent" in skipped
-    assert "cublaslt_best needs the cuBLASLt of torch's CUDA" in skipped
-    assert "no_scales has no scales, and x is torch.float8_e4m3fn; write no_scales(x, w, out=None, scales" in skipped
-    shape = outcome.run.shapes["matmul-128x256-up-tp1-m1024-fp8"]
+@pytest.fixture(scope="module")
+def in_each_dtype(rehearse, once, tmp_path_factory) -> Rehearsed:
+    """One run of matmuls and gated layers, and of a user's matmuls."""
+
+    def run() -> list:
+        file = tmp_path_factory.mktemp("users") / "mine.py"
+        file.write_text(USERS)
+        names = [line[4:].partition("(")[0] for line in USERS.splitlines() if line.startswith("def ")]
+        users = [f"--ffn-contender={file}::{name}" for name in names[1:]]
+        ours = f"--ffn-contenders=cublas,{','.join(OURS)},unfused,fused"
+        cases = (
+            "-k",
+            "test_ffn_gated or (test_matmul and not scatter)",
+            "--ffn-dtype=fp16,fp8,fp8_block",
+            "--ffn-model=512,256",
+        )
+        outcome = rehearse("H100", *cases, ours, *users, "--ffn-tokens=64", "--ffn-max-seconds=0.3")
+        return [outcome.code, outcome.text, str(outcome.folder)]
+
+    code, text, folder = once("in each dtype", run)
+    return Rehearsed(code, text, Path(folder))
+
+
+def refusals(rehearsed: Rehearsed, dtype: str, outcome: str) -> dict[str, str]:
+    """{contender: why it has no number} of the matmul in a dtype."""
+    of_dtype = [missing for missing in rehearsed.run.missing if f"-{dtype}-" in missing.case]
+    return {missing.case.rpartition("-")[2]: missing.reason for missing in of_dtype if missing.outcome == outcome}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp8"])
+def test_gated_layers_take_turns_with_their_matmuls_alone(in_each_dtype, dtype):
+    run = in_each_dtype.run
+    (shape,) = [shape for shape in run.shapes.values() if (shape.op, shape.dtype) == ("ffn_gated", dtype)]
+    contenders = "cublas", "unfused", "fused"
+    assert {*shape.measured} == {*contenders}
+    errors = [shape.entrants[name]["relative_error"] for name in contenders]
+    assert all(0.02 < error < 0.03 for error in errors) == (dtype == "fp8")
+    assert {*shape.of_role("part")} == {"gate_up_cublas", "down_cublas", "gate_up_ours", "down_ours"}
+    records = [record for record in records_of(run) if record["shape"] == shape.id]
+    alone = {record["contender"]: record.get("alone_ratio") for record in records}
+    assert alone == {"cublas": None, "unfused": pytest.approx(1), "fused": pytest.approx(1)}
+    assert unfilled(run, "gated layer") == []
+
+
+def test_work_on_another_stream_is_waited_for_or_refused_by_name(in_each_dtype):
+    run = in_each_dtype.run
+    assert in_each_dtype.code == 1
+    shape = run.shapes["matmul-512x256-up-tp1-m64-fp16"]
+    assert {*shape.measured} == {"cublas", "tiled", "persistent", "decode", "warpgroup", "joined"}
+    assert any("No graph_s of matmul-512x256-up-tp1-m64-fp16-joined: " in note for note in run.notes)
+    failures = refusals(in_each_dtype, "fp16", "failed")
+    assert failures.keys() >= {"left_behind", "ahead"}
+    for name in ("left_behind", "ahead"):
+        assert "a timed call took no time" in failures[name]
+        assert "have that wait for what it hands to another" in failures[name]
+
+
+def test_fp8_is_of_those_that_can_say_so(in_each_dtype):
+    shape = in_each_dtype.run.shapes["matmul-512x256-up-tp1-m64-fp8"]
+    assert {*shape.measured} == {"cublas", "persistent", "decode", "warpgroup", "by_row"}
+    failures = refusals(in_each_dtype, "fp8", "failed")
+    assert failures.keys() == {"scales_forgotten"}
+    assert "is above 1e-02, the limit for fp8" in failures["scales_forgotten"]
+    skipped = refusals(in_each_dtype, "fp8", "skipped")
+    assert "which tiled does not multiply; take cublas, persistent" in skipped["tiled"]
+    assert "needs the cuBLASLt of torch's CUDA" in skipped["cublaslt_best"]
+    assert (
+        "joined has no scales, and x is torch.float8_e4m3fn; write joined(x, w, out=None, scales" in skipped["joined"]
+    )
     assert "_scaled_mm by row, use_fast_accum" in shape.entrants["cublas"]["config"]
-    assert shape.work.device_bytes == 1024 * 128 + 128 * 256 + 2 * 1024 * 256 + 4 * (1024 + 256)
+    assert shape.work.device_bytes == 64 * 512 + 512 * 256 + 2 * 64 * 256 + 4 * (64 + 256)
 
 
-def test_scales_by_block_are_of_those_that_take_them(rehearse):
-    asked = "--ffn-dtype=fp8_block", "--ffn-model=512,512", "--ffn-layers=up", "--ffn-tp=1", "--ffn-tokens=16"
-    outcome = rehearse("H100", *rehearse.new, *asked, "--ffn-max-seconds=0.3", "-k", "test_matmul")
-    assert outcome.measured == {"matmul": {"cublas", "cublas_again", "blockwise", "warpgroup_blockwise"}}
-    skipped = " ".join(outcome.reasons("skipped"))
-    assert "decode takes no scales by block; take blockwise or warpgroup_blockwise" in skipped
-    shape = outcome.run.shapes["matmul-512x512-up-tp1-m16-fp8_block"]
+def test_scales_by_block_are_of_those_that_take_them(in_each_dtype):
+    shape = in_each_dtype.run.shapes["matmul-512x256-up-tp1-m64-fp8_block"]
+    assert {*shape.measured} == {"cublas", "blockwise", "warpgroup_blockwise", "by_row"}
+    skipped = refusals(in_each_dtype, "fp8_block", "skipped")
+    assert "decode takes no scales by block; take blockwise or warpgroup_blockwise" in skipped["decode"]
     assert "scaled_mm by block" in shape.entrants["cublas"]["config"]
 
 
 @pytest.mark.slow
 def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     asked = "--ffn-processes=2", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
-    outcome = rehearse("A100", *rehearse.new, *asked, DRAW="1")
+    outcome = rehearse("A100", *asked, DRAW="1")
     assert outcome.code == 0
     assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in outcome.folder.iterdir()}
     assert {shape.processes for shape in outcome.run.shapes.values()} == {2}

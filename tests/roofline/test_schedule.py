@@ -209,6 +209,9 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
 ):
     end_s = OverlapPlan(arm, Grid(2 * blocks * chunks, columns), programs, chunks, blocks).end_s(gemm, comm)
     assert end_s >= max(gemm, comm) * (1 - 1e-9)
+    tiles = 2 * blocks * chunks * columns
+    if arm != "overlapped":  # the last that arrives is still to be computed, or what is sent was computed before
+        assert end_s >= (comm + gemm / tiles / chunks) * (1 - 1e-9)
     if arm != "row_block_launches":  # its blocks end with waves that are not full
         assert end_s <= (gemm + comm) * (1 + 1e-9)
 
@@ -260,3 +263,8 @@ def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
 def test_blocks_that_do_not_divide_the_row_tiles_are_refused():
     with pytest.raises(ValueError, match="blocks=3 does not divide"):
         OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).end_s(1.0, 1.0)
+
+
+def test_no_two_arms_look_alike():
+    for looks in zip(*(arm.look for arm in ARMS.values()), strict=True):
+        assert len({*looks}) == len(ARMS)

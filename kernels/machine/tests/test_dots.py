@@ -16,6 +16,7 @@ TYPES = {
     "bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32, "tf32x3": torch.float32, "f64": torch.float64,
     "s8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2,
 }  # fmt: skip
+RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
 SUMS = {"f16": torch.float16, "f32": torch.float32, "f64": torch.float64, "s32": torch.int32}
 
 
@@ -103,9 +104,10 @@ def test_partial_sums_are_read_before_a_wait(elsewhere):
 
 
 def test_registers_of_x_are_loaded_anew_before_a_wait(elsewhere):
-    """Where x comes from registers, Triton (3.7.1) waits for all but the last wgmma of a step and loads the next x into
-    the registers that this one reads, which 9.7.15.7.1 leaves undefined. ptxas 12.8 says nothing of it."""
+    """Where x comes from registers, Triton 3.7.1 waits for all but the last wgmma of a step and loads the next x into
+    the registers that this one reads, which 9.7.15.7.1 leaves undefined. ptxas 12.8 says nothing of it. From 3.8 on the
+    next x has registers of its own, and is moved behind the next wait."""
     rows = elsewhere(wrong, REUSED)
-    assert len(rows) == 2
+    assert len(rows) == (0 if RELEASE >= (3, 8) else 2)
     for row in rows:
         assert re.search("misuse: .* writes %r.*, an operand of a wgmma that nobody has waited for", row)
