@@ -103,7 +103,7 @@ MISTAKES = {
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
         "a flag never comes": ({TOLD: "pass", "60_000_000_000": "9_000"}, "the kernel traps"),
         "both CTAs look at one flag": (
-            {"slot * 2 + gl.arange(0, 2,": "slot * 2 + 0 * gl.arange(0, 2,"},
+            {"place * 2 + gl.arange(0, 2,": "place * 2 + 0 * gl.arange(0, 2,"},
             "reads global memory",
         ),
         "each expects the sums of both": (
