@@ -107,7 +107,7 @@ MISTAKES = {
             "reads global memory",
         ),
         "each expects the sums of both": (
-            {"self.sums.block_type.nbytes // gl.num_ctas()": "self.sums.block_type.nbytes"},
+            {"desc.block_type.nbytes // gl.num_ctas()": "desc.block_type.nbytes"},
             "Stuck",
         ),
     },
@@ -332,6 +332,9 @@ def outcomes(seed: int | None) -> dict[str, str]:
     told = {}
     with tempfile.TemporaryDirectory() as folder:
         for subject, (plain, holder, name, case) in subjects().items():
+            text = Path(plain.__file__).read_text()
+            stale = [place for changes, _ in MISTAKES[subject].values() for place in changes if place not in text]
+            assert not stale, f"{stale} stand nowhere in {plain.__name__}"
             for mistake, (changes, _) in planted_in(subject, seed).items():
                 module = planted(plain, changes, Path(folder))
                 budget = 3_000_000 if mistake in WAITED_FOR else 500_000  # what may be harmless comes to its end
