@@ -8,7 +8,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-import torch._dynamo  # what torch does with tensors of `meta` imports it
 import triton
 
 from collectives import device
@@ -70,6 +69,8 @@ def with_memory(names: list[str]) -> list:
 
 
 def main() -> None:
+    import torch._dynamo  # noqa: F401 (here, since it takes a second: what torch does with `meta` imports it)
+
     names = [name for name, operation in OPERATIONS.items() if operation.default] + [*dry_run.OURS]
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for function, operations in ((plan, names), (plan, names), (failing, ["matmul"]), (with_memory, names)):

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -163,6 +162,8 @@ def test_on_a_gpu_the_history_of_the_allocator_is_cut_at_the_phases(make, monkey
 
 @pytest.mark.slow
 def test_parts_of_a_step_share_what_was_compiled(make):
+    from torch._dynamo.utils import counters  # here, since it takes a second
+
     counters.clear()
     compiled = []
     for part in ("step", "forward", "backward"):
