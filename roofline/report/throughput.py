@@ -113,8 +113,8 @@ def _dispatched_text(row: dict) -> str:
     return f"{_mean_text(row, 'dispatched_ratio')} {names}" + _fewer_text(row, "dispatched_shapes")
 
 
-def _tuned_text(shapes: float) -> str:
-    return f" ({shapes:g} tuned)" if shapes > 0 else ""
+def _tuned_text(shapes: float | None) -> str:
+    return f" ({shapes:g} tuned)" if shapes and shapes > 0 else ""
 
 
 def _fewer_text(row: dict, name: str) -> str:
