@@ -122,7 +122,9 @@ class Observed(Machine):
         if self.is_traced:
             steps = []
             for inst, step in zip(program.kernel.code, program.steps, strict=True):
-                steps.append(step and replace(step, run=partial(self._traced, inst, step)))
+                run = partial(self._traced, inst, step)
+                vars(run).update(vars(step.run) if step else {})  # as the lanes that have to come along
+                steps.append(step and replace(step, run=run))
             program = copy.copy(program)
             program.steps = steps
         return super().launch(program, *args, **more)

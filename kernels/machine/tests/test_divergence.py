@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kernels.machine.core.machine import Machine
+from kernels.machine.trace import Observed
 
-from .small_ptx import by, faults, holds, prepared, program, run, until, words
+from .small_ptx import BUDGET, by, faults, holds, prepared, program, run, until, words
 
 LANE = np.arange(32)
 STORE = "mul.wide.u32 %d1, %t, 4; add.s64 %d1, %A, %d1; st.global.b32 [%d1], %r1;\n"
@@ -43,6 +44,16 @@ def test_lanes_part_and_meet(name):
     body, expected = WAYS[name]
     out, _ = run(f"{body}\n{STORE}", words(32), words(1), seeds=range(8))
     assert out.tolist() == expected.tolist()
+
+
+def test_a_traced_run_waits_for_the_lanes_that_an_instruction_names_alone():
+    body, expected = WAYS["a lane votes for itself"]
+    out = words(32)
+    machine = Observed(0, None, BUDGET, is_traced=True)
+    machine.launch(program(f"{body}\n{STORE}", "A"), (1,), [*prepared(machine, [out], ()), 0])
+    machine.run()
+    assert out.tolist() == expected.tolist()
+    assert machine.trace
 
 
 PIECES = dict(
