@@ -50,7 +50,7 @@ def test_a_traced_run_waits_for_the_lanes_that_an_instruction_names_alone():
     body, expected = WAYS["a lane votes for itself"]
     out = words(32)
     machine = Observed(0, None, BUDGET, is_traced=True)
-    machine.launch(program(f"{body}\n{STORE}", "A"), (1,), [*prepared(machine, [out], ()), 0])
+    machine.launch(program(f"{body} bar.warp.sync -1;\n{STORE}", "A"), (1,), [*prepared(machine, [out], ()), 0])
     machine.run()
     assert out.tolist() == expected.tolist()
     assert machine.trace
