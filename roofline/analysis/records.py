@@ -28,11 +28,13 @@ def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
     """The record of one case, by the ceilings known so far; None if it was not measured."""
     if run.void or contender not in run.measured(shape_id):
         return None
-    shape = run.shapes[shape_id]
+    shape = run.shape_of(shape_id, contender)
     record = RECORD_OF[shape.analysis](run, shape, contender)
     record |= {"case": f"{shape_id}-{contender}", "shape": shape_id, "analysis": shape.analysis}
     record |= decision.fields(run, shape, contender)
     record |= layers.fields(shape, contender)
+    if shape.apart:
+        record["notes"] = "; ".join(filter(None, ["measured apart", record["notes"]]))
     return record
 
 

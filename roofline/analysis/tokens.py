@@ -131,7 +131,7 @@ def mean_ratio(run: Run, rows: DataFrame) -> Interval:
 
 def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
     for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        yield run.shapes[shape_id], contender
+        yield run.shape_of(shape_id, contender), contender
 
 
 def _mean(values: Series, ratios: list[dict[int, float]]) -> Interval:

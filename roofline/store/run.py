@@ -27,6 +27,7 @@ SAMPLE_COLUMNS = {
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
     "process": "which process measured it",
+    "apart": 'the contender that took turns alone with the baseline; "" where all took turns together',
     "time_s": "seconds",
 }
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
@@ -114,6 +115,8 @@ class Shape:
     rounds: list[Round] = field(default_factory=list)
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
+    apart: str = ""
+    """The contender that took turns alone with the baseline; empty where all took turns together."""
 
     @classmethod
     def of_line(cls, line: dict) -> Shape:
@@ -127,6 +130,11 @@ class Shape:
         line = {name: getattr(self, name) for name in IN_LINE}
         work = {name: count for name, count in asdict(self.work).items() if count}
         return {"kind": "shape", **line, "work": work}
+
+    @property
+    def apart_field(self) -> dict[str, str]:
+        """What lines of it have that was made apart."""
+        return {"apart": self.apart} if self.apart else {}
 
     def apply(self, kind: str, line: dict) -> None:
         """Apply a line of the journal of some `kind` that is about the shape."""
@@ -244,6 +252,11 @@ class Shape:
 IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
 
 
+def key_of(shape_id: str, apart: str) -> str:
+    """The key of a shape among those of a run."""
+    return f"{shape_id}-{apart}" if apart else shape_id
+
+
 def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:
     """{round: (process, pass)}."""
     return {round_.index: (round_.process, round_.pass_index) for round_ in rounds}
@@ -261,6 +274,7 @@ class Run:
     """The first line of the journal: what the run was measured on, and what was planned."""
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    """{id: as all made it together}, and behind it {case: as its contender made it alone with the baseline}."""
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
     not_measured: list[Outcome] = field(default_factory=list)
@@ -275,7 +289,24 @@ class Run:
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
-        return self.shapes[shape_id].measured if shape_id in self.shapes else []
+        return [name for of_shape, name in self._rows if of_shape == shape_id]
+
+    def shape_of(self, shape_id: str, contender: str) -> Shape:
+        """The shape in whose rounds a contender has its row: those that all made together, or its own."""
+        return self._rows[shape_id, contender]
+
+    def made(self, shape_id: str, apart: str = "") -> Shape | None:
+        """The shape as all made it together, or as one did `apart`; None where it has no line yet."""
+        return self.shapes.get(key_of(shape_id, apart))
+
+    @property
+    def _rows(self) -> dict[tuple[str, str], Shape]:
+        """{(shape, contender): where it has its row}."""
+        rows: dict[tuple[str, str], Shape] = {}
+        for shape in sorted(self.shapes.values(), key=lambda shape: bool(shape.apart)):
+            for name in shape.measured:
+                rows.setdefault((shape.id, name), shape)
+        return rows
 
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
@@ -283,7 +314,7 @@ class Run:
         return [] if self.void else self._measured_cases()
 
     def _measured_cases(self) -> list[tuple[Shape, str]]:
-        return [(shape, name) for shape in self.shapes.values() for name in shape.measured]
+        return [(shape, name) for (_, name), shape in self._rows.items()]
 
     @property
     def void(self) -> str:
@@ -304,6 +335,11 @@ class Run:
     def unfinished(self) -> bool:
         """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
         return bool(self.interrupted) or NOT_RUN in [missing.outcome for missing in self.missing]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """By case, of what was tried and has no number."""
+        return {outcome.case: outcome for outcome in self.not_measured if outcome.outcome != NOT_RUN}
 
     @property
     def missing(self) -> list[Outcome]:
@@ -346,7 +382,7 @@ class Run:
             case kind if kind in LISTS:
                 getattr(self, LISTS[kind]).append(line)
             case kind:
-                self.shapes[line.pop("shape")].apply(kind, line)
+                self.shapes[key_of(line.pop("shape"), line.pop("apart", ""))].apply(kind, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
@@ -359,7 +395,7 @@ class Run:
 
     def add_shape(self, shape: Shape) -> None:
         """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
-        self.shapes[shape.id] = shape
+        self.shapes[key_of(shape.id, shape.apart)] = shape
         self.steady = [block for block in self.steady if block["shape"] != shape.id]
 
     def note_lost_rounds(self) -> None:
@@ -388,6 +424,7 @@ class Run:
                         "position": round_.order.index(name),
                         "pass": round_.pass_index,
                         "process": round_.process,
+                        "apart": shape.apart,
                         "time_s": time_s,
                     }
                     rows.append(row | round_.values.get(name, {}))
