@@ -241,9 +241,11 @@ class Shape:
 
     @property
     def measured(self) -> list[str]:
-        """Contenders that were asked for and have samples."""
+        """Contenders that were asked for and have samples. Of a shape that was made apart, once it is whole: until then
+        somebody is suspected."""
         measured = []
-        for name in self.late:
+        is_in_doubt = self.apart and self.stopped_by == INTERRUPTED
+        for name in self.late if not is_in_doubt else ():
             if "role" not in self.entrants.get(name, {}) and any(name in round_.time_s for round_ in self.rounds):
                 measured.append(name)
         return measured

@@ -17,8 +17,8 @@ from roofline.worker.messages import Request
 
 LEAST_S, OF_PLAN = 60.0, 0.1
 """All trials of a run may take so many seconds, or so much of the time of its plan, whichever is more."""
-MOST_ENDS = 2
-"""Who ends so many workers alone is not tried on the rest."""
+MOST_FAILURES = 2
+"""Who fails alone on so many shapes is not tried on the rest."""
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Trials:
     """Who was tried in this stage, and did nothing."""
     given_up: dict[str, str] = field(default_factory=dict)
     """{case: why it is not tried}."""
-    ends: Counter[str] = field(default_factory=Counter)
-    """{contender: workers that it ended alone}."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """{contender: rows that it lost alone}."""
     seconds: float = 0.0
     """What trials took."""
 
@@ -61,6 +61,7 @@ class Trials:
         if f"{shape}-{name}" in run.outcomes | self.given_up:
             return
         if is_sure or name == apart or not self.are_possible:
+            self.failures[name] += name == apart
             self.writer.lose(shape, name, outcome)
         elif apart and is_innocent:
             self._lose_beside(shape, name, apart, outcome)
@@ -99,8 +100,13 @@ class Trials:
         name = waiting[-1][1] if waiting else ""
         return name, [shape for shape, other in waiting if other == name]
 
+    def is_enough(self, name: str) -> bool:
+        """Whether trials of a contender have shown enough."""
+        return self.failures[name] >= MOST_FAILURES
+
     def close(self, worker: Told, done: Container[str]) -> None:
-        """End a trial. Who is `done` with a shape, and did not lose the row, is innocent there."""
+        """End a trial. Who is `done` with a shape, and did not lose the row, is innocent there. Who failed too often,
+        and ended the worker by that, is not measured beside others any more either."""
         name = worker.request.apart
         self.seconds += worker.seconds
         for shape in worker.request.cases:
@@ -108,12 +114,13 @@ class Trials:
                 del self.waiting[shape, name]
             elif shape in done:
                 self._clear(shape, name)
-        if self.ends[name] >= MOST_ENDS:
-            for shape, names in self.left().items():
-                if name in names:
-                    self._suspect(shape, name, "")
-            for case in [case for case in self.waiting if case[1] == name]:
-                self._give_up(case, f"alone it ended {self.ends[name]} workers")
+        if not self.is_enough(name):
+            return
+        for shape, names in {} if worker.is_done or worker.is_stopped else self.left().items():
+            if name in names:
+                self._suspect(shape, name, "")
+        for case in [case for case in self.waiting if case[1] == name]:
+            self._give_up(case, f"alone it failed on {self.failures[name]} shapes")
 
     def _clear(self, shape: str, name: str) -> None:
         case = f"{shape}-{name}"

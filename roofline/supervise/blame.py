@@ -28,12 +28,12 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
         outcome = end.broke.outcome
     elif end.is_hung:
         outcome = Outcome(FAILED, f"hung {where}: it was not over in {worker.patience.words}")
-    return replace(outcome, step=step, rank=end.rank)
+    return replace(outcome, rank=end.rank)
 
 
 def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
     """Who may have ended a worker that was at a shape: whose turn or call it was, or where that is not known, who was
-    alone, or who ended one alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
+    alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
     shape = end.step.shape
     name = end.broke.name if end.broke else end.step.name or _at_turn(worker, end)
     names = [name or worker.request.apart]
@@ -44,7 +44,7 @@ def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
 
 def _likeliest(session: Session, worker: Told, shape: str) -> list[str]:
     left = session.trials.left().get(shape, [])
-    known = [name for name in left if session.trials.ends[name]]
+    known = [name for name in left if session.trials.failures[name]]
     prepared = worker.prepared.get(shape)
     baseline = prepared.baseline if prepared else ""
     return known or [name for name in left if name != baseline] or left
@@ -69,16 +69,15 @@ def conclude(session: Session, worker: Told, end: WorkerEnd) -> None:
     names = suspects(session, worker, end)
     where = end.step.words
     if session.epochs:  # which are out of step
-        place = f"{shape}-{names[0]}" if len(names) == 1 else shape or outcome.step
+        place = f"{shape}-{names[0]}" if len(names) == 1 else shape or end.step.step
         session.end(f"rank {end.rank} ended the run, at {place}: {outcome.reason}")
-    elif outcome.step == Step.CEILINGS:
+    elif end.step.step == Step.CEILINGS:
         return session.writer.note("ceilings", f"No shares of the roof: the worker ended by {outcome.words}.")
     elif not names and f"again {where}" in session.run.notes_by_topic:
         session.end(f"workers end at their {where}: {outcome.words}")
     elif not names:
         words = f"A worker ended at its {where}: {outcome.words}. Another one made it anew."
         session.writer.note(f"again {where}", words)
-    session.trials.ends[worker.request.apart] += bool(names)
     for name in names:
         accused = replace(outcome, reason=f"{name}: {outcome.words}")
         session.trials.accuse(worker.request, shape, name, accused)

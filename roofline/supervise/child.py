@@ -62,11 +62,6 @@ class WorkerEnd:
         return self.how in (HUNG, WAITS)
 
     @property
-    def is_death(self) -> bool:
-        """Whether its process died, which another one may have caused."""
-        return not (self.broke or self.is_hung)
-
-    @property
     def excuse(self) -> tuple[bool, ...]:
         """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
         return self.how == WAITS, self.is_hung, bool(self.broke)

@@ -133,7 +133,7 @@ def _look(session: Session, workers: list[Child], woken: list) -> Messages:
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.go_on(bool(session.end_reason))
+            worker.go_on(session.is_over(worker.request))
 
 
 def _hear_of_ranks(session: Session) -> bool:

@@ -26,7 +26,7 @@ def measure(session: Session) -> None:
     run has an `end_reason`."""
     if session.root:
         stages.check(session)
-    session.trials.innocent.clear()
+        session.trials.innocent.clear()
     since, passes_before = time.monotonic(), passes_done(session)
 
     def hear(worker: Told, message: object) -> None:

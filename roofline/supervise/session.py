@@ -66,6 +66,10 @@ class Session:
         """End the measuring, for a `reason` that holds from now on."""
         self.end_reason = self.end_reason or reason
 
+    def is_over(self, request: Request) -> bool:
+        """Whether a worker is to do no more of what it was asked for."""
+        return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
+
     @property
     def run(self) -> Run | None:
         """What is known by now, once it has begun."""

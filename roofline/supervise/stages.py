@@ -1,7 +1,6 @@
 """Stages of a run: learn what the machine is, check, name kernels; each by workers. `supervise.measuring` measures."""
 
 import time
-from collections.abc import Container
 
 from roofline import operations
 from roofline.supervise.blame import conclude, outcome_of
@@ -57,28 +56,27 @@ def check(session: Session) -> None:
     if session.options.device == "cuda" and not session.epochs:
         beside = [shape for shape in shapes if not _is_linked(shape)]  # a link keeps no pace beside other processes
     several = max(1, min(CHECKERS, machine.cores() // 4))
-    again = _check(session, [beside[index::several] for index in range(several)], is_alone=False)
-    _check(session, [[shape for shape in shapes if shape in again or shape not in beside]], is_alone=True)
+    _check(session, [beside[index::several] for index in range(several)], [])
+    _check(session, [[shape for shape in shapes if shape not in beside]], shapes)
     took = f"{count} cases in {time.monotonic() - began:.0f} s"
     lost = len(session.run.outcomes) - before
     session.writer.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
 
 
-def _check(session: Session, parts: list[list[str]], *, is_alone: bool) -> set[str]:
-    """Check all `parts` at once, the shapes of each by one worker after another. Returns those that lacked memory
-    beside others, to be checked alone."""
+def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
+    """Check all `parts` at once, the shapes of each by one worker after another. Who is suspected on a shape that is
+    `tried` is checked alone; on others, where no more workers run beside, as it may have lacked memory."""
     trials = session.trials
-    trials.innocent.clear()
     unchecked = {shape for part in parts for shape in part}
     asked = len(unchecked)
-    again = set()
 
-    def next_requests(part: Container[str]) -> list[Request]:
+    def next_requests(part: list[str]) -> list[Request]:
         """The request for a trial, if one is due, or else for what is left of a part."""
-        apart, shapes = trials.next(part)
+        apart, shapes = trials.next(tried)
         cases = {shape: [apart] for shape in shapes}
+        suspected = {name for shape, name in trials.waiting if shape in part}
         for shape, names in {} if apart else trials.left().items():
-            names = [name for name in names if (shape, name) not in trials.innocent]
+            names = [name for name in names if name not in suspected and (shape, name) not in trials.innocent]
             if shape in unchecked and shape in part and names:
                 cases[shape] = names
         return [session.request(Kind.CHECK, cases, apart)] if cases else []
@@ -88,8 +86,6 @@ def _check(session: Session, parts: list[list[str]], *, is_alone: bool) -> set[s
             case StepBegan():
                 done = asked - len(unchecked)
                 session.show_progress(f"{done} of {asked} shapes checked: {message.words}", None)
-            case Rejected(shape, _, outcome) if "out of memory" in outcome.reason and not is_alone:
-                again.add(shape)
             case ShapeChecked(shape, baseline_call_s, facts):
                 worker.done.add(shape)
                 if not worker.request.apart:
@@ -100,15 +96,13 @@ def _check(session: Session, parts: list[list[str]], *, is_alone: bool) -> set[s
                 conclude(session, worker, message)
                 if worker.request.apart:
                     trials.close(worker, worker.done)
-                (part,) = [part for part in parts if not part.isdisjoint(worker.request.cases)]
-                requests.extend(next_requests(part))
+                same = [part for part in parts if not worker.request.cases.keys().isdisjoint(part)]
+                requests.extend(next_requests([*same, *parts][0]))
             case _:
                 keep(session, worker, message)
 
-    parts = [set(part) for part in parts]
     requests = [request for part in parts for request in next_requests(part)]
     run_workers(session, requests, hear)
-    return again
 
 
 def _unchecked(session: Session) -> list[str]:

@@ -70,6 +70,11 @@ def test_what_a_run_has_left(tmp_path, lines, together, alone):
     assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
 
 
+def test_who_was_not_tried_to_the_end_has_no_row(tmp_path):
+    run = load(save(tmp_path / "run", [HEAD, *made("tiled"), *made("decode", apart="decode", **CUT_OFF)]))
+    assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled"]
+
+
 def test_a_process_makes_what_is_left_of_its_passes_where_no_other_is_behind():
     assert work_left.passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
     assert work_left.passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}

@@ -35,9 +35,10 @@ class Made:
         request = Request("check", {}, {shape: [apart]}, apart=apart)
         self.trials.accuse(request, shape, name, Outcome(FAILED, f"{name}: it died"), **about)
 
-    def close(self, shape, name, seconds=1.0, done=True):
-        request = Request("check", {}, {shape: [name]}, apart=name)
-        self.trials.close(SimpleNamespace(request=request, seconds=seconds), [shape] if done else [])
+    def close(self, shapes, name, seconds=1.0, done=True):
+        request = Request("check", {}, {shape: [name] for shape in shapes.split()}, apart=name)
+        worker = SimpleNamespace(request=request, seconds=seconds, is_done=done, is_stopped=False)
+        self.trials.close(worker, shapes.split() if done else [])
 
     def end_worker(self, shape, name, apart=""):
         """A worker ends at a call."""
@@ -101,9 +102,23 @@ def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
         made.end_worker(shape, "a", apart="a")
         made.close(shape, "a", done=False)
     assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
-    reason = "a: not tried alone, alone it ended 2 workers."
+    reason = "a: not tried alone, alone it failed on 2 shapes."
     assert made.trials.given_up == {"gate-a": reason, "out-a": reason}
     assert set(map(len, made.trials.left().values())) == {2}
+
+
+def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_others(made):
+    made.planned["gate"] = made.planned["out"] = NAMES
+    for shape in ("up", "down", "gate"):
+        made.accuse(shape, "a")
+    assert made.trials.next(made.planned) == ("a", ["up", "down", "gate"])
+    made.accuse("up", "a", apart="a")
+    assert not made.trials.is_enough("a")
+    made.accuse("down", "a", apart="a")
+    assert made.trials.is_enough("a")
+    made.close("up down", "a")
+    assert [*made.trials.given_up] == ["gate-a"]
+    assert made.trials.left()["out"] == NAMES
 
 
 def test_what_no_time_is_left_to_try_has_a_reason(made):

@@ -215,6 +215,12 @@ def test_who_changes_the_process_in_a_timed_call_loses_the_row(three_shapes):
     assert run.cases == ["m128-torch"]
 
 
+def test_in_plain_pytest_who_changes_the_process_fails_alone(three_shapes):
+    run = three_shapes("-k", "m64", fault="first-numpy 64 handler", timed=False)
+    assert "numpy: it changes the handler of signal 14, which others share" in run.text
+    assert "1 failed, 1 passed" in run.text
+
+
 def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
     run = three_shapes("-k", "m128", fault="numpy 128 fork", shares="new")
     assert (run.code, run.reasons) == (0, {})
