@@ -74,6 +74,7 @@ class Trials:
                 self._suspect_all(shape)
 
     def _lose_beside(self, shape: str, innocent: str, name: str, outcome: Outcome) -> None:
+        self.failures[name] += 1
         reason = f"{name}: alone with {innocent}, which does well without it: {outcome.reason}"
         self.writer.lose(shape, name, replace(outcome, reason=reason))
 
@@ -90,13 +91,14 @@ class Trials:
                 self._suspect(shape, name, "others of the shape had failed, and do well alone")
 
     def next(self, among: Container[str]) -> tuple[str, list[str]]:
-        """Who is tried next, and on which of the shapes `among` which it is; nobody where none waits there, or the time
-        for trials is over."""
-        waiting = [case for case in self.waiting if case[0] in among]
-        if waiting and self.seconds >= self.most_s:
-            for case in waiting:
+        """Who is tried next, and on which of the shapes `among` which it is; nobody where none waits there. Who failed
+        too often is given up, and where the time for trials is over, all are."""
+        for case in [case for case in self.waiting if case[0] in among]:
+            if self.is_enough(case[1]):
+                self._give_up(case, f"alone it failed on {self.failures[case[1]]} shapes")
+            elif self.seconds >= self.most_s:
                 self._give_up(case, f"the {self.most_s:.0f} s for that are over")
-            waiting.clear()
+        waiting = [case for case in self.waiting if case[0] in among]
         name = waiting[-1][1] if waiting else ""
         return name, [shape for shape, other in waiting if other == name]
 
@@ -114,13 +116,10 @@ class Trials:
                 del self.waiting[shape, name]
             elif shape in done:
                 self._clear(shape, name)
-        if not self.is_enough(name):
-            return
-        for shape, names in {} if worker.is_done or worker.is_stopped else self.left().items():
+        has_ended_it = not (worker.is_done or worker.is_stopped)
+        for shape, names in self.left().items() if has_ended_it and self.is_enough(name) else ():
             if name in names:
                 self._suspect(shape, name, "")
-        for case in [case for case in self.waiting if case[1] == name]:
-            self._give_up(case, f"alone it failed on {self.failures[name]} shapes")
 
     def _clear(self, shape: str, name: str) -> None:
         case = f"{shape}-{name}"

@@ -103,6 +103,7 @@ def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
         made.close(shape, "a", done=False)
     assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
     reason = "a: not tried alone, alone it failed on 2 shapes."
+    assert made.trials.next(made.planned) == ("", [])
     assert made.trials.given_up == {"gate-a": reason, "out-a": reason}
     assert set(map(len, made.trials.left().values())) == {2}
 
@@ -117,6 +118,7 @@ def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_other
     made.accuse("down", "a", apart="a")
     assert made.trials.is_enough("a")
     made.close("up down", "a")
+    assert made.trials.next(made.planned) == ("", [])
     assert [*made.trials.given_up] == ["gate-a"]
     assert made.trials.left()["out"] == NAMES
 
