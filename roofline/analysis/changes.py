@@ -45,7 +45,7 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     """The values of a record's case in a run; {} where it has no ratio, or fewer than two processes have one."""
     if of == SPEED and record["ratio_to_baseline"] is None:
         return {}
-    shape = run.shapes[record["shape"]]
+    shape = run.shape_of(record["shape"], record["contender"])
     times_s = shape.times_s(record["contender"])
     groups = shape.groups
     if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes

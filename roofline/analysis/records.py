@@ -180,7 +180,7 @@ def _notes(record: dict, shape: Shape) -> str:
     late = record["late"]
     off_pace = record.get("link_off_pace")
     gather = shape.facts.get("gather")
-    notes = []
+    notes = ["measured apart"] if shape.apart else []
     if record["throttled"]:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:

@@ -10,7 +10,7 @@ from roofline.analysis.changes import complete
 from roofline.analysis.fields import GROUPS, with_ends
 from roofline.analysis.records import steady_ratios
 from roofline.operations.shapes import shape_text
-from roofline.store.run import Run
+from roofline.store.run import Run, Shape
 from roofline.store.stats import Interval, geometric_mean, student
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _fastest(run: Run, best: DataFrame) -> dict:
 def _sustained(run: Run, rows: DataFrame) -> dict:
     """The fastest in blocks, where they ran alone. The interval is Student's over alternations, each of which says the
     mean over all of `rows`."""
-    ratios = [steady_ratios(run, run.shapes[shape], name) for shape, name in _cases(rows)]
+    ratios = [steady_ratios(run, shape, name) for shape, name in _cases(run, rows)]
     sustained = _mean(rows["steady_ratio_to_baseline"], ratios)
     return with_ends("sustained", sustained, COLUMNS) | {"sustained_shapes": len(rows)}
 
@@ -117,12 +117,13 @@ def _shape_name(row: Series) -> str:
 def mean_ratio(run: Run, rows: DataFrame) -> Interval:
     """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
     says the mean over all of `rows`; a single one says none."""
-    ratios = [run.shapes[shape].ratios(name) for shape, name in _cases(rows)]
+    ratios = [shape.ratios(name) for shape, name in _cases(run, rows)]
     return _mean(rows["ratio_to_baseline"], ratios)
 
 
-def _cases(rows: DataFrame) -> Iterator[tuple[str, str]]:
-    return zip(rows["shape"], rows["contender"], strict=True)
+def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
+    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
+        yield run.shape_of(shape_id, contender), contender
 
 
 def _mean(values: Series, ratios: list[dict[int, float]]) -> Interval:

@@ -69,7 +69,7 @@ def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
     operation = operations.find(shape.op)
     if name not in runners.planner(operation).choices():
         raise ValueError(f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME")
-    runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
+    runners.of(operation).earlier[shape.id] = run.shape_of(shape.id, name).choices
     prepared = runners.prepare(shape, [name])
     if name in prepared.rejected:
         raise ValueError(prepared.rejected[name].reason)

@@ -21,17 +21,19 @@ from roofline import operations
 from roofline.analysis import decision
 from roofline.operations import options as ffn_options
 from roofline.pytest_plugin import selection
+from roofline.pytest_plugin.command_line import session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
-from roofline.pytest_plugin.replay import Nowhere
-from roofline.pytest_plugin.state import State, of_command_line
+from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
 from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
+from roofline.supervise.session import Session
 from roofline.theory.container import settle
 from roofline.worker import machine
+from roofline.worker.prepared import Broken
 
 THEIR_TABLE = (
     *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
@@ -45,7 +47,8 @@ OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cach
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 
-STATE = pytest.StashKey[State]()
+STATE = pytest.StashKey[Session]()
+REPLAY = pytest.StashKey[ReplayTimer]()
 
 
 def refuse(message: str) -> None:
@@ -85,13 +88,14 @@ def pytest_configure(config):
         settle()
         if ranks := of_environment():
             config.add_cleanup(ranks.close)
-        state = config.stash[STATE] = of_command_line(config, ranks)
+        state = config.stash[STATE] = session_of(config, ranks)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.options.operations:
         config.args = _files_of(config, state.options.operations)
+    config.stash[REPLAY] = ReplayTimer()
     _set_up_benchmark(config)
     if timed:
         state.narrator = Narrator(config, state)
@@ -141,7 +145,7 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("shape, contender", pairs, ids=map("-".join, pairs))
 
 
-def _sweep(operation: operations.Operation, config, state: State) -> list:
+def _sweep(operation: operations.Operation, config, state: Session) -> list:
     """The cases of `operation` in a run. What it refuses is noted, unless -k names the tests of others alone."""
     if not _is_run(operation, config, state):
         return []
@@ -155,7 +159,7 @@ def _sweep(operation: operations.Operation, config, state: State) -> list:
         return []
 
 
-def _is_run(operation: operations.Operation, config, state: State) -> bool:
+def _is_run(operation: operations.Operation, config, state: Session) -> bool:
     """Whether a run has cases of `operation`."""
     options = state.options
     if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
@@ -185,11 +189,11 @@ def pytest_collection_modifyitems(config, items):
         if "ffn_benchmark" in item.fixturenames:
             marker = item.get_closest_marker("benchmark")
             settings = dict(marker.kwargs) if marker else {}
-            settings["timer"] = state.replay
+            settings["timer"] = config.stash[REPLAY]
             item.add_marker(pytest.mark.benchmark(**settings), append=False)
 
 
-def _is_selected(item, state: State) -> bool:
+def _is_selected(item, state: Session) -> bool:
     """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
     if "NOTSET" in item.name:  # pytest makes an item of an empty list of cases too
         return False
@@ -227,7 +231,7 @@ def pytest_collection_finish(session):
         _end_without_cases(session)
 
 
-def _select(session, state: State) -> None:
+def _select(session, state: Session) -> None:
     """Note the contenders of each shape. Raises ValueError where they cannot be measured."""
     for refusal in state.refusals:
         raise ValueError(refusal)
@@ -252,7 +256,7 @@ def _end_without_cases(session) -> None:
     pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def _start(config, state: State) -> None:
+def _start(config, state: Session) -> None:
     """Ask a first worker what the machine is, and plan the run."""
     state.root = None if runs_here(config) and not state.epochs else config.rootpath
     began = time.monotonic()
@@ -265,7 +269,7 @@ def _start(config, state: State) -> None:
     state.plan = _plan(state, state.hello, start_s, flops_per_s)
 
 
-def _make_time_for_decisions(config, state: State) -> None:
+def _make_time_for_decisions(config, state: Session) -> None:
     """Have decisions be made on several processes, and unless they were chosen, on seconds enough in each."""
     options = state.options
     processes = max(decision.LEAST, state.processes)
@@ -291,7 +295,7 @@ def pytest_report_collectionfinish(config):
     return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
 
-def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
+def _plan(state: Session, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
     shapes = {case.id: state.planned[case.id] for case in state.cases_left}
     measured = state.resumed.shapes if state.resumed else {}
     done = {name: shape.passes for name, shape in measured.items()}
@@ -311,7 +315,7 @@ def runs_here(config) -> bool:
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
-def _begin(config, state: State) -> None:
+def _begin(config, state: Session) -> None:
     """Make the run's folder, or open that of the run to go on with."""
     now = _metadata(config, state)
     if state.resumed and (changes := conditions.changes_text(state.resumed.metadata, now)):
@@ -330,7 +334,7 @@ def _begin(config, state: State) -> None:
         state.held = state.held or journal.hold(state.folder)
 
 
-def _metadata(config, state: State) -> dict:
+def _metadata(config, state: Session) -> dict:
     """What the journal says of the run at its beginning."""
     cases = []
     for shape, contenders in state.planned.items():
@@ -358,11 +362,14 @@ def ffn_benchmark(request, benchmark):
         end_reason = ""
         if state.is_of_workers(shape):
             request.getfixturevalue("ffn_session")
-            rejection = state.outcomes.get(f"{shape}-{contender}")
+            rejection = state.run.outcomes.get(f"{shape}-{contender}")
             runnable = state.run.measured(shape) if state.options.timed else state.checked(shape)
-            end_reason = state.end_reason
+            end_reason = state.trials.given_up.get(f"{shape}-{contender}") or state.end_reason
         else:
-            prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
+            try:
+                prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
+            except Broken as broken:
+                pytest.fail(f"{contender}: {broken.args[1].reason}", pytrace=False)
             rejection = prepared.rejected.get(contender)
             runnable = prepared.entrants
         if rejection and rejection.outcome != SKIPPED:
@@ -376,8 +383,8 @@ def ffn_benchmark(request, benchmark):
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
             return
-        samples = list(state.run.shapes[shape].times_s(contender).values())
-        state.replay.load(state.hello["timer"], samples)
+        samples = list(state.run.shape_of(shape, contender).times_s(contender).values())
+        request.config.stash[REPLAY].load(state.hello["timer"], samples)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON
@@ -435,7 +442,7 @@ def pytest_sessionfinish(session):
         print("", *signals.ways_on(state.run, state.folder, *state.problems), sep="\n")
 
 
-def _leave_ranks(state: State) -> None:
+def _leave_ranks(state: Session) -> None:
     """End the other ranks, and name those that do not leave."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
     silence = state.epochs.close()
@@ -443,7 +450,7 @@ def _leave_ranks(state: State) -> None:
         state.problems.append(silence)
 
 
-def finish_run(session, state: State) -> None:
+def finish_run(session, state: Session) -> None:
     """Write the end of the run into its journal, and note what ended it early."""
     why_cut_short = state.interrupted or str(session.shouldfail or session.shouldstop or "")
     try:
@@ -460,7 +467,7 @@ def finish_run(session, state: State) -> None:
         state.problems.append(f"the run ended early: {reason}")
 
 
-def exit_status(status: int, state: State) -> int:
+def exit_status(status: int, state: Session) -> int:
     """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
     early, and where nothing could be measured."""
     failed = bool(state.end_reason) or FAILED in [outcome.outcome for outcome in state.run.missing]

@@ -22,7 +22,7 @@ def write(folder: Path, run: Run) -> Path:
     rows = []
     for record in records_of(run):
         stats = Stats()
-        for seconds in run.shapes[record["shape"]].times_s(record["contender"]).values():
+        for seconds in run.shape_of(record["shape"], record["contender"]).times_s(record["contender"]).values():
             stats.update(seconds)
         test = f"test_{record['op']}"
         name = f"{test}[{record['case']}]"

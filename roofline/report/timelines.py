@@ -24,8 +24,8 @@ class Block(NamedTuple):
 
 def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
     """{arm: its timeline} on a shape, of arms whose transfers took time; {} of a layer, which gathers and scatters."""
-    shape = run.shapes[shape_id]
-    if shape.op in BOTH:
+    shape = run.made(shape_id)
+    if not shape or shape.op in BOTH:
         return {}
     shown = {}
     for arm in run.measured(shape_id):

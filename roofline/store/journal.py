@@ -23,7 +23,9 @@ from typing import Any, BinaryIO
 from roofline.store import typed
 from roofline.store.run import KINDS, Run
 
-SCHEMA = 8
+SCHEMA = 9
+READ = 8, SCHEMA
+"""The schemas that are read: before 9 nothing was made apart."""
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.xz"
@@ -209,7 +211,8 @@ def _summed(path: Path) -> Iterator[str]:
 
 
 def _require_schema(line: Any, text: str) -> None:
-    """Raise ValueError unless the first line of a journal is of a run of `SCHEMA`."""
-    if not isinstance(line, dict) or (line.get("kind"), line.get("schema")) != ("run", SCHEMA):
+    """Raise ValueError unless the first line of a journal is of a run of a schema that is read."""
+    if not isinstance(line, dict) or line.get("kind") != "run" or line.get("schema") not in READ:
+        schemas = " or ".join(map(str, READ))
         way_out = "one of another schema is redrawn by the version that wrote it"
-        raise ValueError(f"it is no journal of schema {SCHEMA}: it begins with {text[:60]!r}; {way_out}")
+        raise ValueError(f"it is no journal of schema {schemas}: it begins with {text[:60]!r}; {way_out}")

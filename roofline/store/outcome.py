@@ -15,8 +15,6 @@ class Outcome:
     reason: str
     case: str = ""
     """Its id, once that is known: a runner's check need not name it."""
-    step: str = ""
-    """Where a worker ended: what it was at, a `worker.messages.Step`."""
     rank: str = ""
     """Where it was not on all ranks: on which, or on which of several it may have been."""
 

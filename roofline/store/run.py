@@ -31,6 +31,7 @@ SAMPLE_COLUMNS = {
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
     "process": "which process measured it",
+    "apart": 'the contender that took turns alone with the baseline; "" where all took turns together',
     "time_s": "seconds",
 }
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
@@ -121,12 +122,19 @@ class Shape:
     rounds: list[Round] = field(default_factory=list)
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
+    apart: str = ""
+    """The contender that took turns alone with the baseline; empty where all took turns together."""
 
     def line(self) -> dict:
         """Its line of the journal, without what has lines of its own."""
         line = {name: getattr(self, name) for name in IN_LINE}
         work = {name: count for name, count in asdict(self.work).items() if count}
         return {"kind": "shape", **line, "work": work}
+
+    @property
+    def apart_field(self) -> dict[str, str]:
+        """What lines of it have that was made apart."""
+        return {"apart": self.apart} if self.apart else {}
 
     def apply(self, kind: str, read: object, line: dict) -> None:
         """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
@@ -242,15 +250,22 @@ class Shape:
 
     @property
     def measured(self) -> list[str]:
-        """Contenders that were asked for and have samples."""
+        """Contenders that were asked for and have samples. Of a shape that was made apart, once it is whole: until then
+        somebody is suspected."""
         measured = []
-        for name in self.late:
+        is_in_doubt = self.apart and self.stopped_by == INTERRUPTED
+        for name in self.late if not is_in_doubt else ():
             if "role" not in self.entrants.get(name, {}) and any(name in round_.time_s for round_ in self.rounds):
                 measured.append(name)
         return measured
 
 
 IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
+
+
+def key_of(shape_id: str, apart: str) -> str:
+    """The key of a shape among those of a run."""
+    return f"{shape_id}-{apart}" if apart else shape_id
 
 
 def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:
@@ -274,6 +289,7 @@ class Run:
     """The first line of the journal: what the run was measured on, and what was planned."""
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    """{id: as all made it together}, and behind it {case: as its contender made it alone with the baseline}."""
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
     not_measured: list[Outcome] = field(default_factory=list)
@@ -288,7 +304,24 @@ class Run:
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
-        return self.shapes[shape_id].measured if shape_id in self.shapes else []
+        return [name for of_shape, name in self._rows if of_shape == shape_id]
+
+    def shape_of(self, shape_id: str, contender: str) -> Shape:
+        """The shape in whose rounds a contender has its row: those that all made together, or its own."""
+        return self._rows[shape_id, contender]
+
+    def made(self, shape_id: str, apart: str = "") -> Shape | None:
+        """The shape as all made it together, or as one did `apart`; None where it has no line yet."""
+        return self.shapes.get(key_of(shape_id, apart))
+
+    @property
+    def _rows(self) -> dict[tuple[str, str], Shape]:
+        """{(shape, contender): where it has its row}."""
+        rows: dict[tuple[str, str], Shape] = {}
+        for shape in sorted(self.shapes.values(), key=lambda shape: bool(shape.apart)):
+            for name in shape.measured:
+                rows.setdefault((shape.id, name), shape)
+        return rows
 
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
@@ -296,7 +329,7 @@ class Run:
         return [] if self.void else self._measured_cases()
 
     def _measured_cases(self) -> list[tuple[Shape, str]]:
-        return [(shape, name) for shape in self.shapes.values() for name in shape.measured]
+        return [(shape, name) for (_, name), shape in self._rows.items()]
 
     @property
     def void(self) -> str:
@@ -317,6 +350,11 @@ class Run:
     def unfinished(self) -> bool:
         """A run is unfinished with a shape that was cut short, or a case whose turn never came."""
         return bool(self.interrupted) or NOT_RUN in [missing.outcome for missing in self.missing]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """By case, of what was tried and has no number."""
+        return {outcome.case: outcome for outcome in self.not_measured if outcome.outcome != NOT_RUN}
 
     @property
     def missing(self) -> list[Outcome]:
@@ -362,10 +400,10 @@ class Run:
             case kind if kind in LISTS:
                 getattr(self, LISTS[kind]).append(line)
             case kind:
-                name = line.pop("shape", None)
-                if name not in self.shapes:
-                    raise ValueError(f"it is of {name!r}, a shape that no line before it describes")
-                self.shapes[name].apply(kind, read, line)
+                key = key_of(line.pop("shape", None), line.pop("apart", ""))
+                if key not in self.shapes:
+                    raise ValueError(f"it is of {key!r}, a shape that no line before it describes")
+                self.shapes[key].apply(kind, read, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
@@ -378,7 +416,7 @@ class Run:
 
     def add_shape(self, shape: Shape) -> None:
         """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
-        self.shapes[shape.id] = shape
+        self.shapes[key_of(shape.id, shape.apart)] = shape
         self.steady = [block for block in self.steady if block["shape"] != shape.id]
 
     def note_lost_rounds(self) -> None:
@@ -407,6 +445,7 @@ class Run:
                         "position": round_.order.index(name),
                         "pass": round_.pass_index,
                         "process": round_.process,
+                        "apart": shape.apart,
                         "time_s": time_s,
                     }
                     rows.append(row | round_.values.get(name, {}))

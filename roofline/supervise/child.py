@@ -62,11 +62,6 @@ class WorkerEnd:
         return self.how in (HUNG, WAITS)
 
     @property
-    def is_death(self) -> bool:
-        """Whether its process died, which another one may have caused."""
-        return not (self.broke or self.is_hung)
-
-    @property
     def excuse(self) -> tuple[bool, ...]:
         """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
         return self.how == WAITS, self.is_hung, bool(self.broke)
@@ -76,6 +71,10 @@ class Told:
     """A worker that runs now: what it is asked for, and what it has told by now."""
 
     marked = 0
+    ends_at = math.inf
+    """When it is to stop, by this process's clock."""
+    is_stopped = False
+    """Whether it was told to."""
 
     def __init__(self, request: Request):
         self.request = request
@@ -87,6 +86,13 @@ class Told:
         """Shapes that are ready to take turns, with no rounds."""
         self.measured: set[str] = set()
         """Shapes whose turns were journalled."""
+        self.done: set[str] = set()
+        """Shapes that were checked."""
+
+    @property
+    def seconds(self) -> float:
+        """Those since it began."""
+        return time.monotonic() - self.began
 
     def take(self, message: Message) -> None:
         """Note what the worker is at since it told `message`."""
@@ -177,6 +183,11 @@ class Child(Told):
     def cpu_s(self) -> float:
         """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
         return cpu_s(self.process.pid)
+
+    def go_on(self, is_over: bool) -> None:
+        """Let it go on with what it tells, or end where the run `is_over`, or its time."""
+        self.is_stopped = is_over or time.monotonic() > self.ends_at
+        self.channel.acknowledge(stop=self.is_stopped)
 
     def stands(self) -> str:
         """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""

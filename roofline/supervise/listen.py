@@ -17,7 +17,7 @@ from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.limits import Patience
-from roofline.supervise.supervisor import Supervisor
+from roofline.supervise.session import Session
 from roofline.worker import machine
 from roofline.worker import worker as worker_here
 from roofline.worker.messages import Request, StepBegan, Stopped
@@ -37,12 +37,12 @@ Messages = Iterator[tuple[Child, object]]
 """Workers, and what each tells."""
 
 
-def run_workers(supervisor: Supervisor, requests: list[Request], hear: Callable[[Told, object], None]) -> None:
+def run_workers(session: Session, requests: list[Request], hear: Callable[[Told, object], None]) -> None:
     """Run a worker for each of `requests`, all at once, and let `hear` handle what they tell, each one's `WorkerEnd`
     last. It may add requests. Raises KeyboardInterrupt where a signal came, once the workers have told their whole
     rounds."""
-    if supervisor.root:
-        with closing(listen(supervisor, requests)) as messages:
+    if session.root:
+        with closing(listen(session, requests)) as messages:
             for worker, message in messages:
                 hear(worker, message)
         return
@@ -51,124 +51,126 @@ def run_workers(supervisor: Supervisor, requests: list[Request], hear: Callable[
         message = deepcopy(message)  # as from another process
         worker.take(message)
         hear(worker, message)
-        if supervisor.end_reason:
+        if session.end_reason:
             raise Stopped
 
-    while requests and not supervisor.end_reason:
+    while requests and not session.end_reason:
         worker = Told(requests.pop(0))
         with suppress(Stopped):
-            worker_here.run(worker.request, tell, supervisor.runners)
+            worker_here.run(worker.request, tell, session.runners)
         hear(worker, worker.ended())
 
 
-def listen(supervisor: Supervisor, requests: list[Request]) -> Messages:
+def listen(session: Session, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
-    with signals.noted() as (supervisor.signals, woken):
+    with signals.noted() as (session.signals, woken):
         try:
-            while not supervisor.signals:
-                if requests and not supervisor.end_reason:
-                    workers += _begun(supervisor, requests.pop(0))
+            while not session.signals:
+                if requests and not session.end_reason:
+                    workers += _begun(session, requests.pop(0))
                 elif workers:
-                    yield from _look(supervisor, workers, woken)
+                    yield from _look(session, workers, woken)
                 else:
                     break
-            if supervisor.signals:
-                yield from _stop(supervisor, workers)
+            if session.signals:
+                yield from _stop(session, workers)
         except RankLostError as lost:
-            supervisor.end_reason = str(lost)
+            session.end(str(lost))
         finally:
             for worker in workers:
                 worker.end()
-    if supervisor.signals:
-        if supervisor.epochs:  # torchrun sends more
+    if session.signals:
+        if session.epochs:  # torchrun sends more
             signals.ignore_signals()
         else:
-            signals.answer(lambda number, frame: _end_at_once(supervisor, signals.name_of(number)))
-        raise KeyboardInterrupt(supervisor.signals[0][0])
+            signals.answer(lambda number, frame: _end_at_once(session, signals.name_of(number)))
+        raise KeyboardInterrupt(session.signals[0][0])
 
 
-def _begun(supervisor: Supervisor, request: Request) -> list[Child]:
+def _begun(session: Session, request: Request) -> list[Child]:
     """A worker that begins, as all ranks begin theirs; none where the system has no room for it."""
-    if supervisor.epochs:
-        request = supervisor.epochs.begin(request)
+    if session.epochs:
+        request = session.epochs.begin(request)
     try:
-        worker = Child(request, supervisor.root)
+        worker = Child(request, session.root)
     except OSError as error:
-        supervisor.end_reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
+        session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []
-    worker.patience = _patience(supervisor, worker)
+    worker.patience = _patience(session, worker)
+    if request.apart:
+        worker.ends_at = time.monotonic() + session.trials.most_s - session.trials.seconds
     return [worker]
 
 
-def _patience(supervisor: Supervisor, worker: Child) -> Patience:
+def _patience(session: Session, worker: Child) -> Patience:
     """How long a worker may be at its step, by what a call of the baseline took, or else by its work and what the
     machine does."""
-    options, shape, call_s = supervisor.options, worker.step.shape, 0.0
+    options, shape, call_s = session.options, worker.step.shape, 0.0
     if shape:
         case, _ = operations.parse(shape)
-        flops_per_s = machine.flops_per_s(options.device, supervisor.hello["machine"]["datasheet"])
-        call_s = max(case.work.flop / flops_per_s, supervisor.baseline_call_s.get(shape, 0.0))
+        flops_per_s = machine.flops_per_s(options.device, session.hello["machine"]["datasheet"])
+        call_s = max(case.work.flop / flops_per_s, session.baseline_call_s.get(shape, 0.0))
     return Patience(worker.step, options, call_s, worker.cpu_s)
 
 
-def _look(supervisor: Supervisor, workers: list[Child], woken: list) -> Messages:
+def _look(session: Session, workers: list[Child], woken: list) -> Messages:
     """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
     its limit."""
     places = [worker.waits_at for worker in workers]
     look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
     ready = wait([*places, *woken], max(0.0, look_s))
-    have_failed = supervisor.epochs and _hear_of_ranks(supervisor)
+    have_failed = session.epochs and _hear_of_ranks(session)
     for worker in list(workers):
         is_heard = worker.waits_at in ready or worker.is_over
         message = None
         if is_heard:
-            message = _next(supervisor, worker)
+            message = _next(session, worker)
         elif have_failed or worker.patience.is_over():
-            message = _end(supervisor, worker, worker.stands())
+            message = _end(session, worker, worker.stands())
         if message:
             yield worker, message
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.channel.acknowledge(stop=bool(supervisor.end_reason))
+            worker.go_on(session.is_over(worker.request))
 
 
-def _hear_of_ranks(supervisor: Supervisor) -> bool:
+def _hear_of_ranks(session: Session) -> bool:
     """Whether another rank has failed. A signal that came to one ends the run here, too."""
-    supervisor.epochs.check_heartbeats()
-    name = supervisor.epochs.store_get("interrupted")
-    if name and not supervisor.signals:
-        supervisor.signals.append((name, time.monotonic()))
-    return bool(supervisor.epochs.store_get("failed"))
+    session.epochs.check_heartbeats()
+    name = session.epochs.store_get("interrupted")
+    if name and not session.signals:
+        session.signals.append((name, time.monotonic()))
+    return bool(session.epochs.store_get("failed"))
 
 
-def _next(supervisor: Supervisor, worker: Child) -> object:
+def _next(session: Session, worker: Child) -> object:
     """The next message of a worker that tells something, or how it ended; None where it only connects."""
     try:
         message = worker.receive()
     except (EOFError, OSError):
         how = worker.end(within_s=2.0)
-        return _end(supervisor, worker, "" if worker.is_done else how)
+        return _end(session, worker, "" if worker.is_done else how)
     except ValueError as error:
-        return _end(supervisor, worker, f"a message that cannot be read: {error}")
+        return _end(session, worker, f"a message that cannot be read: {error}")
     if isinstance(message, StepBegan):
-        worker.patience = _patience(supervisor, worker)
-    if worker.broke and supervisor.epochs:  # nobody lets it go on
-        return _end(supervisor, worker)
+        worker.patience = _patience(session, worker)
+    if worker.broke and session.epochs:  # nobody lets it go on
+        return _end(session, worker)
     return message
 
 
-def _end(supervisor: Supervisor, worker: Child, how: str = "") -> WorkerEnd:
+def _end(session: Session, worker: Child, how: str = "") -> WorkerEnd:
     """End a worker, which did well, or ended by `how`. Where ranks do not end well, the run is over, and this finds
     whose fault it was. Where the driver holds the process, the report says so."""
     end = worker.ended(how)
-    if supervisor.epochs and not end.is_well and not supervisor.signals:
-        end = supervisor.epochs.end(end)
+    if session.epochs and not end.is_well and not session.signals:
+        end = session.epochs.end(end)
     worker.end()
-    if worker.is_held and supervisor.run:
+    if worker.is_held and session.run:
         at = worker.step.words
-        supervisor.note(
+        session.writer.note(
             f"held process, {at}",
             f"A process that was killed ({at}) was still there {DEATH_S:.0f} s later, held by the driver of its "
             "device: what was measured after it may have shared the device with it.",
@@ -176,23 +178,23 @@ def _end(supervisor: Supervisor, worker: Child, how: str = "") -> WorkerEnd:
     return end
 
 
-def _stop(supervisor: Supervisor, workers: list[Child]) -> Messages:
+def _stop(session: Session, workers: list[Child]) -> Messages:
     """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
-    _, when = supervisor.signals[0]
-    deadline = time.monotonic() + (RANKS_GRACE_S if supervisor.epochs else GRACE_S)
+    _, when = session.signals[0]
+    deadline = time.monotonic() + (RANKS_GRACE_S if session.epochs else GRACE_S)
     for worker in workers:
         worker.process.terminate()
     while workers and time.monotonic() < deadline:
-        yield from _look(supervisor, workers, [])
-        name, again = supervisor.signals[-1]
-        if again - when >= APART_S and not supervisor.epochs:
+        yield from _look(session, workers, [])
+        name, again = session.signals[-1]
+        if again - when >= APART_S and not session.epochs:
             for worker in workers:
                 worker.end()
-            _end_at_once(supervisor, name)
+            _end_at_once(session, name)
 
 
-def _end_at_once(supervisor: Supervisor, name: str) -> None:
-    if supervisor.narrator and supervisor.run:
-        ways_on = signals.ways_on(supervisor.run, supervisor.folder)
-        supervisor.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
+def _end_at_once(session: Session, name: str) -> None:
+    if session.narrator and session.run:
+        ways_on = signals.ways_on(session.run, session.folder)
+        session.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
     os._exit(BY_SIGNAL)

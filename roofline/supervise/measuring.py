@@ -1,176 +1,201 @@
 """The stage that measures: process by process, passes over all shapes, and how long that still takes.
 
-A run that decides goes on with what is undecided, and a suspect is measured alone.
+A run that decides goes on with what is undecided, and who is suspected is measured alone.
 """
 
 import time
-from collections import Counter
 
+from roofline.analysis import decision
 from roofline.store.lines import as_read
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import INTERRUPTED, Shape
-from roofline.supervise import stages
-from roofline.supervise.blame import conclude, next_suspect
+from roofline.supervise import stages, work_left
+from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
 from roofline.supervise.plan import duration
-from roofline.supervise.supervisor import Supervisor
+from roofline.supervise.run_writer import pass_line
+from roofline.supervise.session import Session
 from roofline.worker import telemetry
 from roofline.worker.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 
 
-def measure(supervisor: Supervisor) -> None:
+def measure(session: Session) -> None:
     """Check and measure all that is left. Afterwards each contender has a record in the run, or an outcome, unless the
     run has an `end_reason`."""
-    if supervisor.root:
-        stages.check(supervisor)
-    ended: Counter = Counter()
-    since, passes_before = time.monotonic(), passes_done(supervisor)
+    if session.root:
+        stages.check(session)
+        session.trials.innocent.clear()
+    since, passes_before = time.monotonic(), passes_done(session)
 
     def hear(worker: Told, message: object) -> None:
         match message:
             case StepBegan():
-                words, done = progress(supervisor, worker, since, passes_before)
-                supervisor.show_progress(f"{words}: {message.words}", done)
+                words, done = progress(session, worker, since, passes_before)
+                session.show_progress(f"{words}: {message.words}", done)
             case ShapePrepared(shape):
                 worker.prepared[shape.id] = shape
             case Turns():
-                add_turns(supervisor, worker, message)
+                add_turns(session, worker, message)
             case WorkerEnd():
-                conclude(supervisor, worker, message, ended)
-                _close(supervisor, worker, message)
-                requests.extend(next_requests(supervisor, ended))
+                conclude(session, worker, message)
+                _close(session, worker, message)
+                requests.extend(next_requests(session))
             case _:
-                stages.keep(supervisor, message)
+                stages.keep(session, worker, message)
 
-    requests = next_requests(supervisor, ended, "resume" if supervisor.run.shapes else "start")
-    run_workers(supervisor, requests, hear)
+    requests = next_requests(session, "resume" if session.run.shapes else "start")
+    run_workers(session, requests, hear)
 
 
-def next_requests(supervisor: Supervisor, ended: Counter, when: str = "") -> list[Request]:
-    """The request for the next process, if anything is left: for passes over all shapes that are not over, or else for
-    a suspect. `when` is that of `Request`."""
-    if supervisor.end_reason:
+def next_requests(session: Session, when: str = "") -> list[Request]:
+    """The request for a trial, if one is due, or else for the next process, if anything is left: for passes over all
+    shapes that are not over. `when` is that of `Request`."""
+    if session.end_reason:
         return []
-    supervisor.close_decided()
-    passes = supervisor.passes_left()
+    run = session.run
+    apart, shapes = session.trials.next(session.planned)
+    if apart:
+        passes = {}
+        for shape in shapes:
+            made = run.made(shape, apart)
+            passes[shape] = session.passes - (made.passes if made else 0)
+        return [_request(session, {shape: [apart] for shape in shapes}, passes, apart=apart, when=when)]
+    close_decided(session)
+    left = session.trials.left()
+    made = work_left.passes_made(run, left)
+    passes = work_left.passes_left(made, session.passes)
     if not passes:
-        return _request_alone(supervisor, ended, when)
-    cases = {shape: supervisor.left(shape) for shape in passes}
-    is_planned = min(supervisor.passes_made().values()) < supervisor.planned_passes
-    processes = supervisor.processes
-    return [_request(supervisor, cases, passes, processes=processes, when=when, is_planned=is_planned)]
-
-
-def _request_alone(supervisor: Supervisor, ended: Counter, when: str) -> list[Request]:
-    """The request for all passes of a suspect, over its shape, which is over for the others."""
-    if not (suspect := next_suspect(supervisor, ended)):
         return []
-    shape, name = suspect
-    measured = supervisor.run.shapes.get(shape)
-    is_measured = measured and measured.stopped_by != INTERRUPTED  # else nobody else was
-    if not is_measured or (name == measured.baseline and name in measured.measured):  # it took turns since
-        return next_requests(supervisor, ended, when)
-    request = _request(supervisor, {shape: [name]}, {shape: supervisor.passes}, suspect=name)
-    request.entrants[shape] = [*measured.late, name]
-    return [request]
+    cases = {shape: left[shape] for shape in passes}
+    is_planned = min(made.values()) < session.planned_passes
+    return [_request(session, cases, passes, processes=session.processes, when=when, is_planned=is_planned)]
 
 
-def _request(supervisor: Supervisor, cases: dict[str, list[str]], passes: dict[str, int], **fields) -> Request:
+def _request(session: Session, cases: work_left.Cases, passes: dict[str, int], **fields) -> Request:
     """The request for a process that measures; `fields` are further ones."""
-    shapes = supervisor.run.shapes.values()
-    number = 1 + max((round_.process for shape in shapes for round_ in shape.rounds), default=-1)
-    ceilings = supervisor.ceilings
-    return supervisor.request(Kind.MEASURE, cases, passes=passes, process=number, ceilings=ceilings, **fields)
+    rounds = [round_ for shape in session.run.shapes.values() for round_ in shape.rounds]
+    number = 1 + max((round_.process for round_ in rounds), default=-1)
+    return session.request(Kind.MEASURE, cases, passes=passes, process=number, ceilings=session.run.ceilings, **fields)
 
 
-def passes_done(supervisor: Supervisor) -> int:
-    return sum(shape.passes for shape in supervisor.run.shapes.values())
+def close_decided(session: Session) -> None:
+    """End the shapes that are decided; all of them where the run has taken `MOST_TIMES` the time of its plan, or
+    comes nearest to that now, or where the plan is over and a decision is not to be expected."""
+    run = session.run
+    still_open = []
+    for shape in work_left.undecided(run, session.planned, session.planned_passes):
+        if shape.passes % session.passes:
+            continue
+        if decision.is_open(run, shape):
+            still_open.append(shape)
+        else:
+            session.writer.add(pass_line(shape, stopped_by="decision"))
+    if still_open and (work_left.is_time_up(run) or _is_given_up(session, still_open)):
+        for shape in still_open:
+            session.writer.add(pass_line(shape, stopped_by="time"))
 
 
-def progress(supervisor: Supervisor, worker: Told, since: float, passes_before: int) -> tuple[str, float | None]:
+def _is_given_up(session: Session, shapes: list[Shape]) -> bool:
+    """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
+    disturbance = "" if session.is_gone_on else decision.disturbance(shapes)
+    session.is_gone_on = True
+    if not disturbance:
+        return False
+    words = f"{len(shapes)} of {len(session.planned)} shapes are undecided after the time of the plan: {disturbance}"
+    reason = f"{words}. They were given up; end what disturbs, and measure again."
+    session.narrator.say(reason)
+    session.writer.note("decisions", reason)
+    return True
+
+
+def passes_done(session: Session) -> int:
+    return sum(shape.passes for shape in session.run.shapes.values())
+
+
+def progress(session: Session, worker: Told, since: float, passes_before: int) -> tuple[str, float | None]:
     """How far the run is, in words, and the fraction of the passes that are made; None where nobody knows. The run goes
     on since `since`, and there were `passes_before` then."""
-    done = passes_done(supervisor)
+    done = passes_done(session)
+    if apart := worker.request.apart:
+        return f"{done} passes, {apart} alone", None
     if not worker.request.is_planned:
-        undecided = f"{len(worker.request.cases)} of {len(supervisor.planned)} shapes undecided"
+        undecided = f"{len(worker.request.cases)} of {len(session.planned)} shapes undecided"
         return f"{done} passes, {undecided}", None
-    left = sum(max(0, supervisor.planned_passes - made) for made in supervisor.passes_made().values())
+    all_made = work_left.passes_made(session.run, session.trials.left()).values()
+    left = sum(max(0, session.planned_passes - made) for made in all_made)
     words = f"{done} of {done + left} passes"
     if made := done - passes_before:
         left_s = left * (time.monotonic() - since) / made  # the rest goes on as it went until now
-        words += f", {duration(left_s + supervisor.plan.report_s)} left"
+        words += f", {duration(left_s + session.plan.report_s)} left"
     return words, done / (done + left or 1)
 
 
-def add_turns(supervisor: Supervisor, worker: Told, turns: Turns) -> None:
+def add_turns(session: Session, worker: Told, turns: Turns) -> None:
     """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is measured
     by now. The run gets the rounds themselves."""
+    apart = worker.request.apart
     is_new_process = turns.shape not in worker.measured
     worker.measured.add(turns.shape)
-    shape = supervisor.run.shapes.get(turns.shape)
+    shape = session.run.made(turns.shape, apart)
     if is_new_process and shape and not shape.passes:  # rounds of no whole pass
         shape = None
     before = shape or worker.prepared[turns.shape]
+    before.apart = apart
     for index, round_ in enumerate(turns.rounds, before.round_count):
         round_.index = index
         round_.pass_index = before.passes + 1
         round_.process = worker.request.process
-    header = {"kind": "pass", "shape": turns.shape} if shape else before.line()
-    header = as_read(header | _changes(supervisor, worker, turns, before, is_new_process))
-    if supervisor.write(header, *[round_.line(turns.shape) for round_ in turns.rounds]):
-        supervisor.run.apply(header)
-        supervisor.run.shapes[turns.shape].rounds += turns.rounds
-        supervisor.add(*turns.timelines)
+    header = {"kind": "pass", "shape": turns.shape} | before.apart_field if shape else before.line()
+    header = as_read(header | _changes(session, worker, turns, before, is_new_process))
+    lines = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
+    if session.writer.write(header, *lines):
+        session.run.apply(header)
+        session.run.made(turns.shape, apart).rounds += turns.rounds
+        session.writer.add(*turns.timelines)
 
 
-def _changes(supervisor: Supervisor, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
+def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
     """The fields of a shape that `turns` change."""
-    suspect = worker.request.suspect
+    apart = worker.request.apart
     passes = before.passes + turns.whole
-    is_decided = supervisor.options.decide and before.analysis == "throughput"  # by `close_decided`
-    is_last = turns.whole and passes == supervisor.planned_passes and not is_decided
+    planned = session.passes if apart else session.planned_passes
+    is_decided = session.options.decide and before.analysis == "throughput" and not apart  # by `close_decided`
+    is_last = turns.whole and passes == planned and not is_decided
     read = before.telemetry or turns.telemetry
     if turns.whole:
         cut_off = sum(round_.pass_index > before.passes for round_ in before.rounds)
         in_pass = cut_off + len(turns.rounds)
         read = telemetry.merged(before.telemetry, before.round_count - cut_off, turns.telemetry, in_pass)
-    fields = {
+    return {
         "passes": passes,
         "processes": before.processes + is_new_process,
         "stopped_by": (is_last and turns.stopped_by) or INTERRUPTED,
         "round_count": before.round_count + len(turns.rounds),
         "telemetry": read,
-        "late": _late(supervisor, worker, turns, before.late),
+        "late": {name: count + before.late.get(name, 0) for name, count in turns.late.items()},
     }
-    if suspect:  # the shape is over for the others
-        fields["entrants"] = worker.prepared[turns.shape].entrants | before.entrants
-        fields["stopped_by"] = before.stopped_by
-    return fields
 
 
-def _late(supervisor: Supervisor, worker: Told, turns: Turns, before: dict[str, int]) -> dict[str, int]:
-    """The samples dropped by now, of each entrant that is still in."""
-    late = {}
-    for name, count in before.items():
-        if worker.request.suspect or (turns.shape, name) in supervisor.suspects:  # it is in, and took no turn
-            late[name] = count
-    for name, count in turns.late.items():
-        late[name] = count + before.get(name, 0)
-    return late
-
-
-def _close(supervisor: Supervisor, worker: Told, end: WorkerEnd) -> None:
-    """Journal what a process took, of a run that decides. Where it did all that it was asked for, who has neither a
-    turn nor an outcome is not asked for again."""
+def _close(session: Session, worker: Told, end: WorkerEnd) -> None:
+    """Journal what a process took, of a run that decides. A trial is over."""
     request = worker.request
-    if supervisor.options.decide:
-        line = {"kind": "process", "seconds": time.monotonic() - worker.began}
-        supervisor.add(line | {"process": request.process, "planned": request.is_planned})
-    if not end.is_well or supervisor.end_reason:
-        return
-    for shape, names in request.cases.items():
-        for name in names:
-            if shape not in worker.measured and name in supervisor.left(shape):
-                outcome = Outcome(FAILED, f"{name}: its runner left it out, and did not say why")
-                supervisor.lose(shape, name, outcome)
+    if session.options.decide and not request.apart:
+        line = {"kind": "process", "seconds": worker.seconds}
+        session.writer.add(line | {"process": request.process, "planned": request.is_planned})
+    if end.is_well and not session.end_reason:
+        _lose_left_out(session, worker)
+    if request.apart:
+        made = [session.run.made(shape, request.apart) for shape in request.cases]
+        done = [shape.id for shape in made if shape and shape.stopped_by != INTERRUPTED]
+        session.trials.close(worker, done)
+
+
+def _lose_left_out(session: Session, worker: Told) -> None:
+    """Of a worker that did all that it was asked for, who has neither a turn nor an outcome is not asked for again."""
+    request = worker.request
+    asked = request.cases if request.apart else session.trials.left()
+    for shape in request.cases.keys() - worker.measured:
+        for name in asked.get(shape, ()):
+            outcome = Outcome(FAILED, f"{name}: its runner left it out, and did not say why")
+            session.writer.lose(shape, name, outcome)

@@ -1,14 +1,12 @@
 """Stages of a run: learn what the machine is, check, name kernels; each by workers. `supervise.measuring` measures."""
 
 import time
-from collections import Counter
-from collections.abc import Iterable
 
 from roofline import operations
-from roofline.supervise.blame import conclude, next_suspect, outcome_of
+from roofline.supervise.blame import conclude, outcome_of
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
-from roofline.supervise.supervisor import Supervisor
+from roofline.supervise.session import Session
 from roofline.worker import launches, machine
 from roofline.worker.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
 
@@ -16,100 +14,103 @@ CHECKERS = 4
 """Workers that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
 
 
-def keep(supervisor: Supervisor, message: object) -> None:
+def keep(session: Session, worker: Told, message: object) -> None:
     """Handle a message as every stage does that knows no better."""
     match message:
         case StepBegan():
-            supervisor.show_progress(message.words, None)
+            session.show_progress(message.words, None)
         case JournalLine(line):
-            supervisor.add(line)
-        case Rejected(shape, name, outcome):
-            supervisor.lose(shape, name, outcome)
+            session.writer.add(line)
+        case Rejected(shape, name, outcome, is_sure):
+            session.trials.accuse(worker.request, shape, name, outcome, is_sure=is_sure)
 
 
-def greet(supervisor: Supervisor) -> None:
+def greet(session: Session) -> None:
     """Learn from a worker what this machine is. Raises ValueError where nothing can be measured on it."""
 
     def hear(worker: Told, message: object) -> None:
         match message:
             case MachineFound(fields):
-                supervisor.hello = fields
-                if supervisor.epochs:
-                    supervisor.epochs.loopback = fields["ranks"]["loopback"]
+                session.hello = fields
+                if session.epochs:
+                    session.epochs.loopback = fields["ranks"]["loopback"]
             case WorkerEnd():
-                if outcome := outcome_of(supervisor, worker, message):
-                    supervisor.end_reason = f"a worker that only looks at the machine ended: {outcome.words}"
+                if outcome := outcome_of(session, worker, message):
+                    session.end(f"a worker that only looks at the machine ended: {outcome.words}")
 
-    run_workers(supervisor, [supervisor.request(Kind.HELLO, supervisor.planned)], hear)
-    if problem := supervisor.hello.get("problem") or supervisor.end_reason:
+    run_workers(session, [session.request(Kind.HELLO, session.planned)], hear)
+    if problem := session.hello.get("problem") or session.end_reason:
         raise ValueError(problem)
 
 
-def check(supervisor: Supervisor) -> None:
+def check(session: Session) -> None:
     """Call each contender in a worker that only checks before one that measures does. What hangs or dies there costs
     its own row. Compiles on the way."""
-    shapes = _unchecked(supervisor)
+    shapes = _unchecked(session)
     if not shapes:
         return
-    count = sum(len(supervisor.left(shape)) for shape in shapes)
-    began, before = time.monotonic(), len(supervisor.outcomes)
+    left = session.trials.left()
+    count = sum(len(left[shape]) for shape in shapes)
+    began, before = time.monotonic(), len(session.run.outcomes)
     beside = []
-    if supervisor.options.device == "cuda" and not supervisor.epochs:
+    if session.options.device == "cuda" and not session.epochs:
         beside = [shape for shape in shapes if not _is_linked(shape)]  # a link keeps no pace beside other processes
     several = max(1, min(CHECKERS, machine.cores() // 4))
-    again = _check(supervisor, [beside[index::several] for index in range(several)], is_alone=False)
-    _check(supervisor, [[shape for shape in shapes if shape in again or shape not in beside]], is_alone=True)
+    _check(session, [beside[index::several] for index in range(several)], [])
+    _check(session, [[shape for shape in shapes if shape not in beside]], shapes)
     took = f"{count} cases in {time.monotonic() - began:.0f} s"
-    lost = len(supervisor.outcomes) - before
-    supervisor.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
+    lost = len(session.run.outcomes) - before
+    session.writer.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
 
 
-def _check(supervisor: Supervisor, parts: list[list[str]], *, is_alone: bool) -> set[str]:
-    """Check all `parts` at once, the shapes of each by one worker after another. Returns those that lacked memory
-    beside others, to be checked alone."""
-    ended: Counter = Counter()
+def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
+    """Check all `parts` at once, the shapes of each by one worker after another. Who is suspected on a shape that is
+    `tried` is checked alone; on others, where no more workers run beside, as it may have lacked memory."""
+    trials = session.trials
     unchecked = {shape for part in parts for shape in part}
     asked = len(unchecked)
-    again = set()
 
-    def next_requests(shapes: Iterable[str], suspect: str = "") -> list[Request]:
-        """The request for what is left of a part, or else for a suspect, if there is one."""
-        left = {shape: supervisor.left(shape) for shape in shapes if shape in unchecked}
-        cases = {shape: names for shape, names in left.items() if names}
-        if not cases and (found := next_suspect(supervisor, ended)):
-            shape, suspect = found
-            unchecked.add(shape)
-            cases = {shape: [suspect]}
-        return [supervisor.request(Kind.CHECK, cases, suspect=suspect)] if cases else []
+    def next_requests(part: list[str]) -> list[Request]:
+        """The request for a trial, if one is due, or else for what is left of a part."""
+        apart, shapes = trials.next(tried)
+        cases = {shape: [apart] for shape in shapes}
+        suspected = {name for shape, name in trials.waiting if shape in part}
+        for shape, names in {} if apart else trials.left().items():
+            names = [name for name in names if name not in suspected and (shape, name) not in trials.innocent]
+            if shape in unchecked and shape in part and names:
+                cases[shape] = names
+        return [session.request(Kind.CHECK, cases, apart)] if cases else []
 
     def hear(worker: Told, message: object) -> None:
         match message:
             case StepBegan():
                 done = asked - len(unchecked)
-                supervisor.show_progress(f"{done} of {asked} shapes checked: {message.words}", None)
-            case Rejected(shape, _, outcome) if "out of memory" in outcome.reason and not is_alone:
-                again.add(shape)
+                session.show_progress(f"{done} of {asked} shapes checked: {message.words}", None)
             case ShapeChecked(shape, baseline_call_s, facts):
-                unchecked.discard(shape)
-                supervisor.baseline_call_s[shape] = baseline_call_s
-                supervisor.chosen[shape] = {"facts": facts, "medians_s": {}}
+                worker.done.add(shape)
+                if not worker.request.apart:
+                    unchecked.discard(shape)
+                session.baseline_call_s[shape] = baseline_call_s
+                session.chosen[shape] = {"facts": facts, "medians_s": {}}
             case WorkerEnd():
-                conclude(supervisor, worker, message, ended)
-                requests.extend(next_requests(worker.request.cases, worker.request.suspect))
+                conclude(session, worker, message)
+                if worker.request.apart:
+                    trials.close(worker, worker.done)
+                same = [part for part in parts if not worker.request.cases.keys().isdisjoint(part)]
+                requests.extend(next_requests([*same, *parts][0]))
             case _:
-                keep(supervisor, message)
+                keep(session, worker, message)
 
     requests = [request for part in parts for request in next_requests(part)]
-    run_workers(supervisor, requests, hear)
-    return again
+    run_workers(session, requests, hear)
 
 
-def _unchecked(supervisor: Supervisor) -> list[str]:
+def _unchecked(session: Session) -> list[str]:
     """Shapes of which something is left, without a pass; those over a link last."""
     shapes = []
-    for shape in sorted(filter(supervisor.left, supervisor.planned), key=_is_linked):
-        measured = supervisor.run.shapes.get(shape)
-        if not (measured and measured.passes):
+    for shape in sorted(session.trials.left(), key=_is_linked):
+        made = session.run.made(shape)
+        if not (made and made.passes):
             shapes.append(shape)
     return shapes
 
@@ -118,22 +119,29 @@ def _is_linked(shape: str) -> bool:
     return operations.find(shape).analysis == "overlap"
 
 
-def name_kernels(supervisor: Supervisor) -> None:
+def name_kernels(session: Session) -> None:
     """Journal the names of the kernels that were measured and have none yet, or the bytes that their calls need. What
     runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
     again on one rank alone would leave the others waiting."""
-    cases, has_names = {}, supervisor.options.device == launches.DEVICE
-    for shape in supervisor.run.shapes.values():
+    cases: dict[str, list[str]] = {}
+    has_names = session.options.device == launches.DEVICE
+    for shape in session.run.shapes.values():
         if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
             field = "costs" if shape.facts.get("has_costs") else "kernel_name"
-            if nameless := [name for name in shape.measured if field not in shape.entrants[name]]:
-                cases[shape.id] = nameless
+            nameless = [name for name in shape.measured if field not in shape.entrants[name]]
+            if nameless:
+                cases[shape.id] = cases.get(shape.id, []) + nameless
 
     def hear(worker: Told, message: object) -> None:
-        if not isinstance(message, WorkerEnd):
-            keep(supervisor, message)
-        elif outcome := outcome_of(supervisor, worker, message):
-            supervisor.note("kernel names", f"Kernel names: not all were found: {outcome.words}.")
+        match message:
+            case JournalLine({"shape": shape_id} as line):
+                for made in [shape for shape in session.run.shapes.values() if shape.id == shape_id]:
+                    session.writer.add(line | made.apart_field)
+            case WorkerEnd():
+                if outcome := outcome_of(session, worker, message):
+                    session.writer.note("kernel names", f"Kernel names: not all were found: {outcome.words}.")
+            case _:
+                keep(session, worker, message)
 
     if cases:
-        run_workers(supervisor, [supervisor.request(Kind.NAMES, cases)], hear)
+        run_workers(session, [session.request(Kind.NAMES, cases)], hear)

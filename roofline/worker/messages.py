@@ -87,7 +87,7 @@ class Request:
     """Those that were measured before."""
     when: str = ""
     """What the ceilings that this worker measures are journalled under; empty where it measures none."""
-    suspect: str = ""
+    apart: str = ""
     """The contender that is tried alone with the baseline, if that is so."""
     is_planned: bool = True
     """Whether the plan has it; else it is for decisions."""
@@ -155,6 +155,8 @@ class Rejected(Message):
     shape: str
     name: str
     outcome: Outcome
+    is_sure: bool = True
+    """Whether no other contender in the worker can have had a part in that."""
 
 
 @dataclass

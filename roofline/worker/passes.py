@@ -12,7 +12,7 @@ from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
 from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
-from roofline.worker.prepared import rejection, stop_if_lost
+from roofline.worker.prepared import Broken, rejection, stop_if_lost
 from roofline.worker.rounds import CallError, Rounds, StopRule, named
 
 LATE = "the host was late for every sample; close the programs that keep it busy"
@@ -35,23 +35,30 @@ class ShapePasses:
         self.shape = shape
         request = worker.request
         self.prepared = prepared = worker.prepare(shape, request.cases[shape])
-        self.is_first = shape not in request.entrants
-        """Whether no earlier worker measured the shape."""
+        self.is_first = shape not in request.entrants and not request.apart
+        """Whether no earlier worker measured the shape, and none shall beside this one."""
         is_below_roof = prepared.analysis == "throughput" and prepared.contenders
         if is_below_roof:
             datasheet = worker.chip["datasheet"]
             if probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings, datasheet):
                 prepared.entrants[probe.name] = probe
         for name in list(prepared.entrants):  # who is out, is out
-            if not self.is_first and name not in request.entrants[shape]:
+            if name not in request.entrants.get(shape, [name]):
                 del prepared.entrants[name]
         self.seed = zlib.crc32(f"{worker.options.seed} {shape}".encode())
         self.rounds = self._new_rounds()
         self.telemetry: dict = {}
         """The summary of the last pass."""
         self._rounds_told = 0
-        if prepared.contenders:
+        if self.goes_on:
             worker.tell(ShapePrepared(self.described()))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether somebody is in for whom turns are taken."""
+        contenders = self.prepared.contenders
+        apart = self.worker.request.apart
+        return apart in contenders if apart else bool(contenders)
 
     def _new_rounds(self) -> Rounds:
         worker = self.worker
@@ -103,7 +110,7 @@ class ShapePasses:
         """Make a pass. Who raises is taken out, and the others begin the pass again."""
         prepared = self.prepared
         worker = self.worker
-        while prepared.contenders:
+        while self.goes_on:
             self._drop_rejected()
             worker.telemetry.start()
             worker.begin(Step.TURNS, self.shape, entrants=self.rounds.names, seconds=self.rounds.longest_pass_s)
@@ -128,7 +135,8 @@ class ShapePasses:
         worker = self.worker
         before = process_state.noted() if self.prepared.is_guarded else []
         self.rounds.run_pass()
-        self._refuse_who_changes(before)
+        if changed := process_state.put_back(before):
+            raise Broken("", Outcome(FAILED, f"timed calls changed {', '.join(changed)}, which others share"))
         for wrong in worker.clock.ranks.gather(self.rounds.wrong, "results of timed calls"):  # on any rank
             for name, reason in wrong.items():
                 self.prepared.reject(name, Outcome(FAILED, reason))
@@ -136,18 +144,12 @@ class ShapePasses:
         if is_last:
             self._finish()
 
-    def _refuse_who_changes(self, before: list) -> None:
-        """Put back what the calls of a pass have changed of the process, and take out who does so again."""
-        changed, _ = process_state.put_back(before)
-        if not changed:
-            return
-        text = f"Timed calls of {self.shape} changed what others share, and felt it: {', '.join(changed)}."
-        self.worker.note("process", text)
-        for name in self.prepared.contenders:
-            self.prepared.call_again(name)
-
     def _drop_rejected(self) -> None:
-        for name in self.prepared.rejected:
+        """Go on without who was rejected. Who is tried alone does not without the baseline."""
+        apart = self.worker.request.apart
+        for name, outcome in self.prepared.rejected.items():
+            if apart not in ("", name) and name in self.prepared.suspected:
+                raise Broken(name, replace(outcome, reason=outcome.reason.removeprefix(f"{name}: ")))
             self.rounds.drop(name)
 
     def tell_turns(self, *, whole: bool) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from roofline.store.outcome import FAILED, SKIPPED, Outcome
@@ -32,8 +33,8 @@ Rejection = Outcome
 
 
 class Broken(EndOfWorker):
-    """This worker cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the
-    fields of the message `Broke`."""
+    """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
+    step with those of other ranks. `args` are the fields of the message `Broke`."""
 
 
 @dataclass
@@ -86,6 +87,8 @@ class PreparedCase:
     device: str = "cpu"
     entrants: dict[str, Entrant] = field(default_factory=dict)
     rejected: dict[str, Outcome] = field(default_factory=dict)
+    suspected: set[str] = field(default_factory=set)
+    """Those of them whom others in this process may have disturbed."""
     changes: dict[str, str] = field(default_factory=dict)
     """Contender -> what it changed of the process, in words."""
     is_guarded: bool = True
@@ -122,21 +125,34 @@ class PreparedCase:
 
         self.admit(name, called)
 
-    def admit(self, name: str, check: Callable[[], Entrant | Outcome]) -> None:
-        """Admit or reject `name`, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
-        dies of, the others still get their numbers. What it changes of the process is put back."""
+    def load(self, name: str, load: Callable[[], object]) -> None:
+        """Import `name`. What that changes of the process is put back, and told; what it raises, its check will."""
         before = process_state.noted() if self.is_guarded else []
+        with suppress(Exception):
+            load()
+        if changed := process_state.put_back(before):
+            self.changes[name] = f"{', '.join(changed)} as it was imported, which was put back"
+
+    def admit(self, name: str, check: Callable[[], Entrant | Outcome], *, is_sure: bool = True) -> None:
+        """Admit or reject `name`, as `check()` returns; `is_sure` where what it returns holds whoever stands beside.
+        Raises `Broken` where the device is lost, or a setting of the process is no longer what it was; whatever else
+        `check` dies of, the others still get their numbers."""
+        before = process_state.noted() if self.is_guarded else []
+        threads = threading.active_count()
         try:
-            result = self.without_changes(name, check, before)
+            result = check()
         except BaseException as error:
+            process_state.put_back(before)
             stop_if_lost(self.device, error, name)
             return self.refuse(name, error)
-        finally:
-            process_state.put_back(before)
+        changed = process_state.put_back(before)
         if isinstance(result, Outcome):
-            self.reject(name, result)
-        else:
-            self.entrants[name] = result
+            return self.reject(name, result, is_sure=is_sure)
+        if changed:
+            raise Broken(name, Outcome(FAILED, f"it changes {', '.join(changed)}, which others share"))
+        if self.is_guarded and threading.active_count() > threads:
+            self.changes[name] = "the number of threads, which go on"
+        self.entrants[name] = result
 
     def call_again(self, name: str) -> None:
         """Call an entrant, which may be rejected by it."""
@@ -161,42 +177,27 @@ class PreparedCase:
                     return entrant
                 raise
 
-        self.admit(name, checked)
-
-    def without_changes(self, name: str, check: Callable[[], Entrant | Outcome], before: list) -> Entrant | Outcome:
-        """What `check()` returns, unless each call of `name` changes what all share in the process. One that changes
-        it once, as where it is imported, goes on without that, and the run tells."""
-        threads = threading.active_count()
-        result = check()
-        changed, lost = process_state.put_back(before)
-        if self.is_guarded and threading.active_count() > threads:
-            self.changes[name] = "the number of threads, which go on"
-        if not changed or isinstance(result, Outcome):
-            return result
-        if lost:
-            return Outcome(FAILED, f"{name}: it changes {', '.join(lost)} for good, which others share")
-        result.call()
-        again, _ = process_state.put_back(before)
-        if again:
-            return Outcome(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
-        self.changes[name] = f"{', '.join(changed)}, which was put back"
-        return result
+        self.admit(name, checked, is_sure=False)
 
     def let_go(self) -> None:
         """Let go of operands that are not shared with other shapes."""
         self.entrants.clear()
         self.inputs = Inputs()
 
-    def reject(self, name: str, outcome: Outcome) -> None:
-        """Take `name` out."""
-        self.entrants.pop(name, None)
+    def reject(self, name: str, outcome: Outcome, *, is_sure: bool = False) -> None:
+        """Take `name` out; for good if that `is_sure`, or it is a reference, else it may be tried alone."""
+        entrant = self.entrants.pop(name, None)
         self.rejected[name] = outcome
+        if not (is_sure or (entrant and entrant.role)):
+            self.suspected.add(name)
 
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
         rejected = rejection(error)
-        memory = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
-        self.reject(name, Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}"))
+        lacking = device_errors.lack(error)
+        memory = f"; {self.memory}" if lacking == "out of memory" else ""
+        outcome = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
+        self.reject(name, outcome, is_sure=lacking == "not supported")
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:

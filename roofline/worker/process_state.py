@@ -1,15 +1,18 @@
 """What contenders share beside their tensors: settings of the process, which one may change for all that follow.
 
-`noted` reads them, `put_back` sets what has changed since to what it was, and names it. Environment variables are left
-out: libraries read them once, and some of torch's own set some.
+`noted` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
+a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read
+them once, and some of torch's own set some.
 """
 
+import bdb
 import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,64 +42,67 @@ ATTRIBUTES = {
     "sys": ("stdout", "stderr"),
 }
 """Where flags and functions stand that the baseline, operands, checks and clocks are made by -> their names."""
-FUNCTIONS = ("num_threads", "float32_matmul_precision", "default_dtype", "deterministic_debug_mode")
-"""What torch has a `get_` and a `set_` for."""
-
-
+FUNCTIONS = {
+    "torch.set_num_threads": "torch.get_num_threads",
+    "torch.set_float32_matmul_precision": "torch.get_float32_matmul_precision",
+    "torch.set_default_dtype": "torch.get_default_dtype",
+    "torch.set_deterministic_debug_mode": "torch.get_deterministic_debug_mode",
+    "torch.set_grad_enabled": "torch.is_grad_enabled",
+    "sys.setprofile": "sys.getprofile",
+    "os.chdir": "os.getcwd",
+}
+"""What sets a value -> what gets it."""
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 
 
 def settings() -> Iterator[Setting]:
     """All settings. One that a module has not, as an older torch, reads as an AttributeError each time."""
     for place, names in ATTRIBUTES.items():
-        yield from _of_place(place, names)
+        holder = _at(place)
+        for name in names:
+            yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
+    for setter, getter in FUNCTIONS.items():
+        yield Setting(setter, _at(getter), _at(setter))
     torch = sys.modules.get("torch")
-    for name in FUNCTIONS:
-        if hasattr(torch, f"get_{name}") and hasattr(torch, f"set_{name}"):
-            yield Setting(f"torch.set_{name}", getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
-    if hasattr(torch, "set_grad_enabled"):
-        yield Setting("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled)
+    if hasattr(torch, "set_autocast_enabled"):
+        # Back to none: a default device that is set slows all calls down, even if it is the same.
+        yield Setting("torch.set_default_device", torch.get_default_device, lambda was: torch.set_default_device(None))
+        for device in ("cpu", "cuda"):
+            switch = partial(torch.set_autocast_enabled, device)
+            yield Setting(f"torch.autocast of {device}", partial(torch.is_autocast_enabled, device), switch)
+    yield Setting("sys.settrace", _tracer, sys.settrace)
     yield Setting("the garbage collector", gc.isenabled, lambda was: gc.enable() if was else gc.disable())
-    yield Setting("the working folder", os.getcwd, os.chdir)
     if hasattr(os, "sched_getaffinity"):
         yield Setting("its cores", partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        yield Setting(f"an open sys.{name}", partial(_is_open, name), partial(_open_again, name, number))
     if threading.current_thread() is threading.main_thread():
         yield from _of_signals()
 
 
-def _of_place(place: str, names: tuple[str, ...]) -> Iterator[Setting]:
+def _at(place: str) -> Any:
+    """What has that name now; None where nothing has."""
     module, *parts = place.split(".")
-    holder = sys.modules.get(module)
+    found = sys.modules.get(module)
     for part in parts:
-        holder = getattr(holder, part, None)
-    for name in names:
-        yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
+        found = getattr(found, part, None)
+    return found
+
+
+def _tracer() -> Any:
+    """What traces, unless that is a debugger, which somebody sets by hand."""
+    function = sys.gettrace()
+    return None if isinstance(getattr(function, "__self__", None), bdb.Bdb) else function
 
 
 def _of_signals() -> Iterator[Setting]:
     for number in sorted(signal.valid_signals()):
         name = f"the handler of signal {number}"
         yield Setting(name, partial(signal.getsignal, number), partial(signal.signal, number))
-    for number in TIMERS:
-        yield Setting("a timer", partial(_is_running, number), partial(_stop, number))
-
-
-def _is_open(name: str) -> bool:
-    return not getattr(sys, name).closed
-
-
-def _open_again(name: str, number: int, was: bool) -> None:
-    setattr(sys, name, os.fdopen(number, "w", closefd=False))
+    for timer in TIMERS:
+        yield Setting("a timer", partial(_is_running, timer), lambda was, timer=timer: signal.setitimer(timer, 0.0))
 
 
 def _is_running(timer: int) -> bool:
     return signal.getitimer(timer)[0] > 0
-
-
-def _stop(timer: int, was: bool) -> None:
-    signal.setitimer(timer, 0.0)
 
 
 def noted() -> list[tuple[Setting, Any]]:
@@ -113,20 +119,14 @@ def value_of(setting: Setting) -> Any:
         return type(error)
 
 
-def put_back(before: list[tuple[Setting, Any]]) -> tuple[list[str], list[str]]:
-    """Set what has changed since `before` to what it was then. Returns the names of what changed, and of what of that
-    cannot be put back. What cannot be the same again, as a closed file, is from now on what it is."""
+def put_back(before: list[tuple[Setting, Any]]) -> list[str]:
+    """Name what has changed since `before`, and set it to what it was then, as far as that can be."""
     changed = []
-    lost = []
     for setting, value in before:
         now = value_of(setting)
         if now is value or now == value:
             continue
         changed.append(setting.name)
-        try:
+        with suppress(Exception):
             setting.write(value)
-        except Exception:
-            lost.append(setting.name)
-    if changed:
-        before[:] = [(setting, value_of(setting)) for setting, _ in before]
-    return changed, lost
+    return changed

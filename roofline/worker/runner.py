@@ -76,6 +76,7 @@ class Runner:
             reference = self.reference(case, operands)
 
             def check(name: str) -> Entrant | Outcome:
+                prepared.load(name, contenders[name].load)
                 if lacking := self.why_not(contenders[name], case, operands):
                     return Outcome(SKIPPED, lacking)
                 return self.candidate(contenders[name], prepared, operands, reference)

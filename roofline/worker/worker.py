@@ -107,7 +107,7 @@ class Worker:
             self.note(f"changes {name}", f"{name} changed what others share: {words}.")
         prepared.changes.clear()
         for name, outcome in prepared.rejected.items():
-            self.tell(Rejected(shape, name, outcome))
+            self.tell(Rejected(shape, name, outcome, is_sure=name not in prepared.suspected))
         prepared.rejected.clear()
 
     def greet(self) -> None:

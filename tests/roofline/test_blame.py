@@ -1,18 +1,20 @@
-"""What becomes of those who are blamed for the end of a worker, and which messages of a worker are handled."""
+"""Who is suspected of what ended or spoilt a worker, who is tried alone, and what becomes of them."""
 
 import socket
-from collections import Counter
 from inspect import getsource
 from types import SimpleNamespace
 
 import pytest
+from made_up_run import HEAD
 
 from roofline.store import typed
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Round, Shape
 from roofline.supervise import child, measuring, stages
-from roofline.supervise.blame import TRIES, conclude
+from roofline.supervise.apart import Trials
+from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.run_writer import RunWriter
 from roofline.theory.work import Work
 from roofline.worker.channel import Channel
 from roofline.worker.messages import (
@@ -27,22 +29,134 @@ from roofline.worker.messages import (
     Turns,
 )
 
+NAMES = ["torch", "a", "b"]
 
-def test_who_has_lost_its_row_is_not_blamed_again_and_the_run_ends():
+
+class Made:
+    """A run of two shapes, of which nothing is measured yet; what it does with trials is said in a word."""
+
+    def __init__(self, folder):
+        ends = []
+        self.planned = {"up": NAMES, "down": NAMES}
+        cases = [f"{shape}-{name}" for shape, names in self.planned.items() for name in names]
+        self.writer = RunWriter(folder / "run", HEAD | {"cases": cases}, ends.append)
+        self.trials = Trials(self.writer, self.planned, 60.0, are_possible=True)
+        self.session = SimpleNamespace(
+            trials=self.trials, writer=self.writer, run=self.writer.run, end=ends.append, epochs=None, signals=[]
+        )
+        self.ends = ends
+
+    def accuse(self, shape, name, apart="", **about):
+        request = Request("check", {}, {shape: [apart]}, apart=apart)
+        self.trials.accuse(request, shape, name, Outcome(FAILED, f"{name}: it died"), **about)
+
+    def close(self, shapes, name, seconds=1.0, done=True):
+        request = Request("check", {}, {shape: [name] for shape in shapes.split()}, apart=name)
+        worker = SimpleNamespace(request=request, seconds=seconds, is_done=done, is_stopped=False)
+        self.trials.close(worker, shapes.split() if done else [])
+
+    def end_worker(self, shape, name, apart=""):
+        """A worker ends at a call."""
+        worker = Told(Request("check", {}, {shape: [apart]}, apart=apart))
+        worker.is_stopped = False
+        self.session.end_reason = "".join(self.ends)
+        conclude(self.session, worker, WorkerEnd(StepBegan(Step.CALL, shape, name), "signal 9"))
+
+    @property
+    def lost(self):
+        return {case: outcome.reason for case, outcome in self.writer.run.outcomes.items()}
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Made(tmp_path)
+
+
+def test_who_is_suspected_beside_others_loses_nothing_and_alone_the_row(made):
+    made.accuse("up", "a")
+    assert made.lost == {}
+    assert made.trials.left()["up"] == ["torch", "b"]
+    assert made.trials.next(made.planned) == ("a", ["up"])
+    made.accuse("up", "a", apart="a")
+    made.close("up", "a")
+    assert made.lost == {"up-a": "a: it died"}
+    assert made.trials.next(made.planned) == ("", [])
+    made.accuse("down", "b", is_sure=True)
+    assert "down-b" in made.lost
+
+
+def test_once_one_was_innocent_the_second_suspect_has_all_of_the_shape_tried_alone(made):
+    made.accuse("up", "a")
+    made.close("up", "a")
+    assert made.trials.left()["up"] == NAMES  # as long as nobody else is suspected
+    made.accuse("up", "b")
+    assert list(made.trials.waiting) == [("up", "b"), ("up", "torch")]
+    assert made.trials.left() == {"up": ["a"], "down": NAMES}
+    assert made.lost == {}
+
+
+def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
+    made.accuse("up", "a")
+    made.accuse("up", "torch", apart="a")
+    made.close("up", "a", done=False)
+    assert made.trials.next(made.planned) == ("torch", ["up"])
+    made.close("up", "torch")
+    assert made.lost == {"up-a": "a: alone with torch, which does well without it: torch: it died"}
+    assert made.trials.waiting == {}
+    made.accuse("down", "a")
+    made.accuse("down", "torch", apart="a")
+    made.accuse("down", "torch", apart="torch")
+    made.close("down", "torch", done=False)
+    assert made.trials.next(made.planned) == ("a", ["down"])  # without the baseline
+
+
+def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
+    made.planned["gate"] = made.planned["out"] = NAMES
+    for shape in ("up", "down"):
+        made.end_worker(shape, "a")
+        made.end_worker(shape, "a", apart="a")
+        made.close(shape, "a", done=False)
+    assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
+    reason = "a: not tried alone, alone it failed on 2 shapes."
+    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.given_up == {"gate-a": reason, "out-a": reason}
+    assert set(map(len, made.trials.left().values())) == {2}
+
+
+def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_others(made):
+    made.planned["gate"] = made.planned["out"] = NAMES
+    for shape in ("up", "down", "gate"):
+        made.accuse(shape, "a")
+    assert made.trials.next(made.planned) == ("a", ["up", "down", "gate"])
+    made.accuse("up", "a", apart="a")
+    assert not made.trials.is_enough("a")
+    made.accuse("down", "a", apart="a")
+    assert made.trials.is_enough("a")
+    made.close("up down", "a")
+    assert made.trials.next(made.planned) == ("", [])
+    assert [*made.trials.given_up] == ["gate-a"]
+    assert made.trials.left()["out"] == NAMES
+
+
+def test_what_no_time_is_left_to_try_has_a_reason(made):
+    made.accuse("up", "a")
+    made.close("up", "a", seconds=61.0)
+    made.accuse("down", "b")
+    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.given_up == {"down-b": "b: not tried alone, the 60 s for that are over. Beside others: it died."}
+    assert made.lost == {}
+
+
+def test_a_fault_that_goes_on_when_all_have_lost_their_rows_ends_the_run(made):
     """As where what arms are compared with loses the device: no contender can be left out, and all comes again."""
-    lost, notes = {}, []
-    supervisor = SimpleNamespace(
-        outcomes=lost, end_reason="", signals=[], epochs=None, note=lambda *words: notes.append(words)
-    )
-    supervisor.lose = lambda shape, name, outcome: lost.setdefault(f"{shape}-{name}", outcome)
-    worker = Told(SimpleNamespace(suspect="", cases={"up": ["gemm"]}))
-    broke, ends = Broke("gemm", Outcome(FAILED, "the device is lost")), Counter()
-    for ended in range(1 + TRIES):
-        assert supervisor.end_reason == "", ended
-        conclude(supervisor, worker, WorkerEnd(StepBegan(Step.TURNS, "up", "gemm"), broke=broke), ends)
-    assert supervisor.end_reason == "3 workers ended at their turns: the device is lost"
-    assert [*lost] == ["up-gemm"]
-    assert len(notes) == TRIES - 1
+    broke = Broke("a", Outcome(FAILED, "the device is lost"))
+    for _ in range(2):
+        made.accuse("up", "a", is_sure=True)
+        assert made.ends == []
+        worker = Told(Request("measure", {}, {"up": ["a"]}))
+        made.session.end_reason = ""
+        conclude(made.session, worker, WorkerEnd(StepBegan(Step.TURNS, "up"), broke=broke))
+    assert made.ends == ["workers end at their turns of up: the device is lost"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
 from roofline.store.stats import by_process, grouped
-from roofline.supervise.supervisor import MOST_TIMES
+from roofline.supervise.work_left import MOST_TIMES
 
 PLANNED = 6
 SPREADS = (
@@ -103,14 +103,14 @@ def test_what_one_look_says():
 
 NOISY = """
 import itertools, math, random, types
-from roofline.supervise import child, measuring, supervisor
+from roofline.supervise import child, measuring, session
 from roofline.worker import telemetry
 
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()
 TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
 now = [0.0]
-supervisor.Supervisor.show_progress = lambda *about: now.append(float(next(ticks)))  # each step takes as long
+session.Session.show_progress = lambda *about: now.append(float(next(ticks)))  # each step takes as long
 measuring.time = child.time = types.SimpleNamespace(monotonic=lambda: now[-1])
 
 def check(case, name, later, check=check):

@@ -168,8 +168,9 @@ def test_one_death_is_no_proof(three_shapes, place, processes):
     assert (run.code, run.reasons) == (0, {})
     assert sorted(run.cases) == sorted(ALL)
     assert not run.kept.unfinished
-    shape = next(shape for shape in run.kept.shapes.values() if shape.get("m") == 128)
-    assert [len(shape.times_s(name)) >= 30 for name in ("torch", "numpy")] == [True, True]
+    of_128 = [shape for shape in run.kept.shapes.values() if shape.get("m") == 128]
+    at_least = [len(shape.times_s(name)) >= 30 for shape in of_128 for name in shape.measured]
+    assert set(at_least) == {True}
 
 
 def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
@@ -177,39 +178,47 @@ def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
     assert (run.code, run.reasons, run.kept.unfinished) == (0, {}, False)
     (shape,) = run.kept.shapes.values()
     assert (shape.stopped_by, shape.passes) == ("width", 3)
+    assert run.rows["numpy"]["extra_info"]["notes"] == "measured apart"
 
 
 STOPPED_BEFORE = """
-from roofline.supervise import measuring
+from roofline.supervise import apart
 
-next_suspect = measuring.next_suspect
+next_trial = apart.Trials.next
 
 
-def interrupted(supervisor, ended):
-    if supervisor.suspects and not Path("stopped").exists():
+def interrupted(trials, among):
+    name, shapes = next_trial(trials, among)
+    if name and not Path("stopped").exists():
         Path("stopped").touch()
         os.kill(os.getpid(), signal.SIGINT)
-    return next_suspect(supervisor, ended)
+    return name, shapes
 
 
-measuring.next_suspect = interrupted
+apart.Trials.next = interrupted
 """
 
 
 def test_a_suspect_whom_nobody_has_tried_alone_is_tried_when_the_run_is_gone_on_with(three_shapes):
-    run = three_shapes(fault="numpy 128 once", more=STOPPED_BEFORE, shares="forks")
-    assert (run.code, [*run.reasons]) == (2, ["m128-numpy"])
-    assert run.reasons["m128-numpy"][0] == "not_run"
+    run = three_shapes(fault="numpy 256 once", more=STOPPED_BEFORE, shares="forks")
+    assert (run.code, [*run.reasons]) == (2, ["m256-torch", "m256-numpy"])
+    assert run.reasons["m256-numpy"] == ("not_run", "interrupted by Ctrl-C")
     again = run.go_on()
     assert (again.code, again.reasons, again.kept.unfinished) == (0, {}, False)
     assert sorted(again.cases) == sorted(ALL)
 
 
-def test_what_timed_calls_change_of_the_process_is_put_back_and_told(three_shapes):
+def test_who_changes_the_process_in_a_timed_call_loses_the_row(three_shapes):
     run = three_shapes("-k", "m128", fault="numpy 128 handler", shares="forks")
-    assert (run.code, run.reasons) == (0, {})
-    told = "m128-fp32 changed what others share, and felt it: the handler of signal 14."
-    assert [told in note for note in run.kept.notes].count(True) == 1
+    reason = "numpy: timed calls changed the handler of signal 14, which others share"
+    assert (run.code, run.reasons) == (1, {"m128-numpy": ("failed", reason)})
+    assert run.cases == ["m128-torch"]
+
+
+def test_in_plain_pytest_who_changes_the_process_fails_alone(three_shapes):
+    run = three_shapes("-k", "m64", fault="first-numpy 64 handler", timed=False)
+    assert "numpy: it changes the handler of signal 14, which others share" in run.text
+    assert "1 failed, 1 passed" in run.text
 
 
 def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
@@ -236,7 +245,7 @@ if "roofline.worker.process" in sys.orig_argv:
 def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
     run = three_shapes(more=DIE_EARLY, shares="forks")
     assert run.code == 1
-    assert "3 workers ended at their start: signal 9 (SIGKILL)" in run.text
+    assert "workers end at their start: signal 9 (SIGKILL)" in run.text
 
 
 ENDED = [

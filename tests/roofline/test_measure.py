@@ -328,7 +328,9 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
     machine.refuse_tf32("cpu", ("fp32",))
     with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
         machine.refuse_tf32("cuda", ("bf16", "fp32"))
-    on_gpu = "\nfrom roofline.pytest_plugin import state\nstate.choose_device = lambda wanted, timed: 'cuda'\n"
+    on_gpu = (
+        "\nfrom roofline.pytest_plugin import command_line\ncommand_line.choose_device = lambda wanted, timed: 'cuda'\n"
+    )
     run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={name: "1"})
     assert (run.code, f"{name} is set to '1'" in run.text) == (2, True), run.text
 

@@ -10,7 +10,7 @@ from made_up_run import LINES, save
 
 from roofline.report.format import kernels_text
 from roofline.store import journal
-from roofline.supervise import stages, supervisor
+from roofline.supervise import stages
 from roofline.worker import launches
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
@@ -56,9 +56,9 @@ def test_profiler_that_dies_costs_names_alone(three_shapes):
 
 
 def test_each_kernel_is_asked_for_once(tmp_path, monkeypatch):
-    session = supervisor.Supervisor.__new__(supervisor.Supervisor)
-    session.run, session.options = journal.load(save(tmp_path / "run", LINES)), types.SimpleNamespace(device="cuda")
-    session.request = lambda kind, cases: cases
+    run = journal.load(save(tmp_path / "run", LINES))
+    options = types.SimpleNamespace(device="cuda")
+    session = types.SimpleNamespace(run=run, options=options, request=lambda kind, cases: cases)
     asked = []
     monkeypatch.setattr(stages, "run_workers", lambda _, requests, hear: asked.extend(requests))
     first, second = session.run.shapes

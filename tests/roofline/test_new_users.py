@@ -42,8 +42,7 @@ def compile_elsewhere():
 
 
 def strike(place, number, later=False):
-    if (place, later) == ("first-numpy", False) and not Path("struck").exists():
-        Path("struck").touch()
+    if (place, later) == ("first-numpy", False):
         DEED
 """
 """What is usual is a second without the CPU, and 3.5 with it."""

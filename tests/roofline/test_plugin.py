@@ -275,7 +275,7 @@ def test_shares_run_in_this_process_where_somebody_looks_around_in_it(option):
 
 
 def test_histogram_needs_what_draws_it(run_project):
-    more = "\nfrom roofline.pytest_plugin import state\nstate.find_spec = lambda name: None\n"
+    more = "\nfrom roofline.pytest_plugin import command_line\ncommand_line.find_spec = lambda name: None\n"
     run_project("--benchmark-only", "--benchmark-histogram", more=more).assert_refused("it takes pygal; install")
 
 

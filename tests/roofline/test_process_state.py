@@ -1,4 +1,4 @@
-"""What a contender changes of the process: put back and told, or it loses its row where each call changes it."""
+"""What a contender changes of the process: as it is imported it is put back and told, by a call it is its failure."""
 
 import io
 import os
@@ -9,72 +9,59 @@ import threading
 import pytest
 import torch
 
-from roofline.worker.prepared import Entrant, PreparedCase
+from roofline.worker.prepared import Broken, Entrant, PreparedCase
 
 CHANGES = {
     "torch.set_num_threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "torch.mm": lambda: setattr(torch, "mm", lambda *given, out=None: out),
     "torch.backends.cuda.matmul.allow_tf32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
     "torch.set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "torch.set_default_device": lambda: torch.set_default_device("meta"),
+    "torch.autocast of cpu": lambda: torch.autocast("cpu").__enter__(),
+    "sys.settrace": lambda: sys.settrace(lambda *about: None),
+    "sys.setprofile": lambda: sys.setprofile(lambda *about: None),
     "the handler of signal 14": lambda: signal.signal(signal.SIGALRM, print),
     "a timer": lambda: signal.alarm(60),
-    "the working folder": lambda: os.chdir("/"),
+    "os.chdir": lambda: os.chdir("/"),
     "sys.stdout": lambda: setattr(sys, "stdout", io.StringIO()),
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return str(tmp_path)
+def state():
+    return (
+        *(torch.get_num_threads(), torch.mm, torch.backends.cuda.matmul.allow_tf32, torch.is_grad_enabled()),
+        *(torch.get_default_device(), torch.is_autocast_enabled("cpu"), sys.gettrace(), sys.getprofile()),
+        *(signal.getsignal(signal.SIGALRM), signal.alarm(0), os.getcwd(), sys.stdout),
+    )
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("each", [False, True], ids=["once", "in each call"])
-def test_what_a_contender_changes_of_the_process_is_put_back(name, each, folder):
-    before = torch.get_num_threads(), torch.mm, signal.getsignal(signal.SIGALRM), sys.stdout, os.getcwd()
-    calls = []
-
-    def call():
-        if each or not calls:
-            CHANGES[name]()
-        calls.append(1)
-
-    def check():
-        call()
-        return Entrant("bad", call)
-
+def test_a_call_that_changes_the_process_is_the_contenders_failure(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = state()
     prepared = PreparedCase(None, "good")
-    prepared.enter("bad", check)
-    after = torch.get_num_threads(), torch.mm, signal.getsignal(signal.SIGALRM), sys.stdout, os.getcwd()
-    assert after == before
-    assert torch.is_grad_enabled()
-    assert signal.alarm(0) == 0
-    if each:
-        assert prepared.rejected["bad"].reason.startswith("bad: each of its calls changes ")
-        assert name in prepared.rejected["bad"].reason
-    else:
-        assert prepared.contenders == ["bad"]
-        assert name in prepared.changes["bad"]  # two of torch's flags are one
-        assert prepared.changes["bad"].endswith(", which was put back")
+    with pytest.raises(Broken) as broken:
+        prepared.enter("bad", lambda: CHANGES[name]() or Entrant("bad", None))
+    who, outcome = broken.value.args
+    assert (who, outcome.reason.startswith("it changes ")) == ("bad", True)
+    assert name in outcome.reason
+    assert state() == before
 
 
-def test_a_closed_stdout_is_opened_again(folder):
-    before = sys.stdout
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_an_import_changes_is_put_back_and_told(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = state()
     prepared = PreparedCase(None, "good")
-    sys.stdout = io.StringIO()
-    try:
-        prepared.enter("bad", lambda: sys.stdout.close() or Entrant("bad", lambda: None))
-        assert not sys.stdout.closed
-    finally:
-        sys.stdout = before
-    assert prepared.changes["bad"] == "an open sys.stdout, which was put back"
+    prepared.load("bad", CHANGES[name])
+    assert state() == before
+    assert name in prepared.changes["bad"]
 
 
 def test_threads_that_go_on_are_told():
     ends, prepared = threading.Event(), PreparedCase(None, "good")
     thread = threading.Thread(target=ends.wait)
-    prepared.enter("bad", lambda: thread.start() or Entrant("bad", lambda: None))
+    prepared.enter("bad", lambda: thread.start() or Entrant("bad", None))
     ends.set()
     thread.join()
     assert (prepared.contenders, prepared.changes) == (["bad"], {"bad": "the number of threads, which go on"})

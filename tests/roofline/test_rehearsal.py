@@ -88,13 +88,15 @@ def rehearse(tmp_path_factory, zygote, environment):
 
 def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehearse, ncu):
     outcome = rehearse("H100", "--ffn-tokens=16,1024", fault="tiled_kernel")
-    assert outcome.code == 1
+    assert outcome.code == 0
     assert outcome.measured == {
-        "matmul": {"cublas", "cublas_again", "persistent", "decode", "warpgroup"},
+        "matmul": {"cublas", "cublas_again", "tiled", "persistent", "decode", "warpgroup"},
         **arms(hopper=True),
     }
-    (failed,) = outcome.reasons("failed")
-    assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
+    lost_once = (
+        "tiled was tried alone, and does well. Beside others: RuntimeError: CUDA error: an illegal memory access"
+    )
+    assert any(lost_once in note for note in outcome.run.notes)
     *of_lt, of_decode = outcome.reasons("skipped")
     assert of_decode == "x has M=1024 rows, decode takes up to 64; use kernels.persistent or kernels.tiled"
     assert all("needs the cuBLASLt of torch's CUDA" in reason for reason in of_lt)

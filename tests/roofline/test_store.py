@@ -149,7 +149,7 @@ def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(tmp_path):
 def test_table_of_samples_has_the_documented_columns(tmp_path):
     samples = roofline.load(save(tmp_path / "run", WRITTEN)).samples()
     assert list(samples.columns) == [*SAMPLE_COLUMNS, "last_arrival_s"]
-    assert samples.iloc[0, :-1].tolist() == ["toy-a-fp32-link", SHAPE.id, "link", "link", 0, 0, 1, 0, 2e-3]
+    assert samples.iloc[0, :-1].tolist() == ["toy-a-fp32-link", SHAPE.id, "link", "link", 0, 0, 1, 0, "", 2e-3]
     assert samples["role"].tolist() == ["link", "", "link"]
     assert samples["last_arrival_s"].isna().tolist() == [False, True, True]
     readme = (REFERENCE.parent / "README.md").read_text()

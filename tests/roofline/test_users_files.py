@@ -114,3 +114,62 @@ def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
     version = contenders.version(f"{tmp_path / 'mine.py'}::f")
     assert conditions(run.metadata)["contenders"] == f"mine.py::f {version}"
     assert not any(ceiling.by.endswith("-f") for ceiling in ceilings_of(run))  # a user's kernel sets no roof
+
+
+CULPRITS = """
+import ctypes, signal, threading, time
+import torch
+
+CALLS = []
+
+def innocent(x, w, out=None):
+    return torch.mm(x, w.T, out=out)
+
+def is_timed():
+    CALLS.append(1)  # three are of its checks
+    return len(CALLS) > 3
+
+def thread(x, w, out=None):
+    if is_timed():
+        threading.Thread(target=lambda: time.sleep(0.003) or ctypes.string_at(0), daemon=True).start()
+    return innocent(x, w, out)
+
+def timer(x, w, out=None):
+    if is_timed():
+        signal.signal(signal.SIGALRM, rings)
+        signal.setitimer(signal.ITIMER_REAL, 0.0004)
+    return innocent(x, w, out)
+
+def rings(number, frame):
+    raise RuntimeError("it rings")
+
+def turns(x, w, out=None):
+    innocent(x, w if w.shape[1] == x.shape[1] else w.T, out)
+    if is_timed():
+        w.t_()
+    return out
+
+def autocast(x, w, out=None):
+    if is_timed():
+        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+    return innocent(x, w, out)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("culprit", "reason"),
+    [("thread", "SIGSEGV"), ("timer", "it rings"), ("turns", "last stride"), ("autocast", "torch.autocast of cpu")],
+)
+def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):
+    """What it does strikes whoever has the next turn."""
+    (tmp_path / "mine.py").write_text(CULPRITS)
+    given = [f"--ffn-contender=mine.py::{name}" for name in ("innocent", culprit)]
+    words = "--ffn-tokens=64", "--ffn-tp=8", "--ffn-layers=up", f"--ffn-results={tmp_path / 'runs'}"
+    done = run("--benchmark-only", "--ffn-no-report", *given, *words, "--ffn-max-seconds=0.5", "--ffn-processes=1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = roofline.load(next((tmp_path / "runs").iterdir()))
+    assert sorted(record["contender"] for record in records_of(run)) == ["innocent", "torch"]
+    (lost,) = [outcome for case, outcome in run.outcomes.items() if case in run.metadata["cases"]]
+    assert lost.case.endswith(f"-{culprit}")
+    assert reason in lost.reason

@@ -162,7 +162,7 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
     link = style.link_text(frame[frame.index == row.Index])
     if row.void:
         link += f"; {style.void_text(row)}"
-    if run.shapes[row.shape].requested_by_round:
+    if run.shape_of(row.shape, row.contender).requested_by_round:
         link += "; an arm's own round has its own pace"
     below = [link, f"numbers: {_meaning_of_numbers(row.op, of_shape)}"]
     lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]

@@ -1,53 +1,22 @@
-"""The state of a pytest session, which its hooks pass on to one another, and how it begins by the command line."""
+"""How a session begins by the command line."""
 
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
 
 from roofline import operations
 from roofline.analysis.records import records_of
 from roofline.operations import options as ffn_options
-from roofline.pytest_plugin.replay import ReplayTimer
 from roofline.store import journal
 from roofline.store.run import Run
 from roofline.supervise.epochs import Epochs, identity
-from roofline.supervise.supervisor import Supervisor
+from roofline.supervise.session import Session
 from roofline.worker import device_errors
 from roofline.worker.machine import choose_device, refuse_tf32
 
 
-class State(Supervisor):
-    """The supervisor of a pytest session's run, with what one hook leaves for the next."""
-
-    def __init__(self, options: ffn_options.Options, epochs: Epochs | None):
-        super().__init__(options, {}, operations.Runners(options), None, epochs)
-        self.resume: Path | None = None
-        """The folder of the run that --ffn-resume goes on with, and that run."""
-        self.resumed: Run | None = None
-        self.held: BinaryIO | None = None
-        """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
-        self.refusals: list[str] = []
-        """Why sizes do not fit the operations that were asked for."""
-        self.replay = ReplayTimer()
-        self.interrupted = ""
-        """What interrupted the run, in words."""
-        self.problems: list[str] = []
-
-    def is_of_workers(self, shape: str) -> bool:
-        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
-        return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
-
-    @property
-    def cases_left(self) -> list:
-        """The case of each shape that was selected and is not measured yet."""
-        run = self.resumed
-        left = [name for name in self.planned if not run or name in run.interrupted or name not in run.shapes]
-        return [operations.parse(name)[0] for name in left]
-
-
-def of_command_line(config, ranks: Epochs | None) -> State:
-    """The state of a session that begins.
+def session_of(config, ranks: Epochs | None) -> Session:
+    """The session that begins.
 
     Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
     results that cannot be written.
@@ -75,9 +44,8 @@ def of_command_line(config, ranks: Epochs | None) -> State:
     refuse_tf32(options.device, options.dtypes)
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
-    state = State(options, ranks)
-    state.resume, state.resumed, state.held = resume, run, held
-    return state
+    runners = operations.Runners(options)
+    return Session(options, runners, ranks, resume=resume, resumed=run, held=held)
 
 
 def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:

@@ -1,0 +1,158 @@
+"""What pytest's process knows of its run: from the command line, through workers, to the report."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from roofline import operations
+from roofline.operations.options import Options, as_values
+from roofline.store.outcome import FAILED
+from roofline.store.run import Run
+from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
+from roofline.supervise.epochs import Epochs
+from roofline.supervise.plan import Plan
+from roofline.supervise.run_writer import RunWriter
+from roofline.worker.messages import Request
+
+
+@dataclass
+class Session:
+    """A session of pytest: what was asked for, what is known of the machine, and the run."""
+
+    options: Options
+    runners: operations.Runners
+    epochs: Epochs | None = None
+    """What supervisors of several ranks say to one another."""
+    resume: Path | None = None
+    """The folder of the run that --ffn-resume goes on with, and that run."""
+    resumed: Run | None = None
+    held: BinaryIO | None = None
+    """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
+    planned: dict[str, list[str]] = field(default_factory=dict)
+    """{shape: contenders}."""
+    root: Path | None = None
+    """The folder that workers begin in; without it they run in this process."""
+    hello: dict = field(default_factory=dict)
+    """What the first worker tells of the machine, of its ranks, and of the clock that times the contenders."""
+    plan: Plan | None = None
+    """How long the run takes, once that was reckoned."""
+    narrator: Any = None
+    """Shows how far the run is (`progress`), says something (`say`), where a run is timed."""
+    writer: RunWriter | None = None
+    """The run and its journal, once it has begun."""
+    trials: Trials | None = None
+    signals: list[tuple[str, float]] = field(default_factory=list)
+    """(name, when) of those that ask for the end."""
+    end_reason: str = ""
+    """Why nothing more can be measured, if that is so."""
+    is_gone_on: bool = False
+    """Whether decisions were waited for, or given up, when the time of the plan was over."""
+    interrupted: str = ""
+    """What interrupted pytest, in words."""
+    problems: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    """Why sizes do not fit the operations that were asked for."""
+    baseline_call_s: dict[str, float] = field(default_factory=dict)
+    """Shape -> what a call of its baseline took when it was checked."""
+    chosen: dict[str, dict] = field(default_factory=dict)
+    """Shape -> facts that a worker chose when it checked it."""
+
+    def open(self, folder: Path, run: dict | Run) -> None:
+        """Begin a run, or go on with one, as `RunWriter` does. Raises OSError."""
+        self.writer = RunWriter(folder, run, self.end)
+        most_s = max(LEAST_S, OF_PLAN * self.plan.seconds if self.plan else 0.0)
+        self.trials = Trials(self.writer, self.planned, most_s, are_possible=bool(self.root and not self.epochs))
+
+    def end(self, reason: str) -> None:
+        """End the measuring, for a `reason` that holds from now on."""
+        self.end_reason = self.end_reason or reason
+
+    def is_over(self, request: Request) -> bool:
+        """Whether a worker is to do no more of what it was asked for."""
+        return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
+
+    @property
+    def run(self) -> Run | None:
+        """What is known by now, once it has begun."""
+        return self.writer.run if self.writer else None
+
+    @property
+    def folder(self) -> Path:
+        return self.writer.folder
+
+    @property
+    def passes(self) -> int:
+        """How many times each process comes back to a shape."""
+        return self.hello["passes"]
+
+    @property
+    def processes(self) -> int:
+        """How many processes measure each shape, one after another."""
+        return self.options.processes or self.hello["processes"]
+
+    @property
+    def planned_passes(self) -> int:
+        """How many passes the plan makes over each shape."""
+        return self.passes * self.processes
+
+    @property
+    def cases_left(self) -> list:
+        """The case of each shape that was selected and is not measured yet."""
+        run = self.resumed
+        left = [name for name in self.planned if not run or name in run.interrupted or name not in run.shapes]
+        return [operations.parse(name)[0] for name in left]
+
+    @property
+    def fruitful(self) -> bool:
+        """Whether anything that was asked for has a number."""
+        return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
+
+    def is_of_workers(self, shape: str) -> bool:
+        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
+        return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
+
+    def checked(self, shape: str) -> list[str]:
+        """The contenders that a worker called on `shape`, and that are right."""
+        return self.trials.left().get(shape, []) if shape in self.baseline_call_s else []
+
+    def show_progress(self, text: str, done: float | None) -> None:
+        """Show how far the run is, and the fraction of its passes that are made, where that is known."""
+        if self.narrator and self.run:
+            self.narrator.progress(text, done)
+
+    def request(self, kind: str, cases: dict[str, list[str]], apart: str = "", **fields) -> Request:
+        """What a worker is asked for `cases`; `fields` are further ones of the request."""
+        refused = {}
+        chosen = dict(self.chosen)
+        entrants = {}
+        if self.run:
+            lost = self.run.outcomes
+            refused = {case: outcome.reason for case, outcome in lost.items() if outcome.outcome == FAILED}
+            refused |= self.trials.given_up
+        for shape in self.run.shapes.values() if self.run else ():
+            if shape.passes:
+                chosen[shape.id] = shape.choices
+                if shape.apart == apart:
+                    entrants[shape.id] = list(shape.late)
+        return Request(
+            kind,
+            options=as_values(self.options),
+            cases=cases,
+            runners=operations.places(cases),
+            path=sys.path,
+            refused=refused,
+            chosen=chosen,
+            entrants=entrants,
+            apart=apart,
+            **fields,
+        )
+
+    def finish(self, why_cut_short: str) -> None:
+        """End the run: all that has no number gets a reason."""
+        cut_short = self.end_reason or why_cut_short
+        reasons = {}
+        for shape, names in self.planned.items():
+            for name in names:
+                reasons[f"{shape}-{name}"] = cut_short or "its test ended before it was measured"
+        self.writer.finish(cut_short, reasons | self.trials.given_up)

@@ -1,0 +1,82 @@
+"""Rows of contenders that took turns alone with the baseline, and what a run has left to measure."""
+
+import pytest
+from made_up_run import END, HEAD, save, shape
+
+from roofline.analysis.records import frame, records_of
+from roofline.analysis.tokens import by_tokens
+from roofline.report.write import write
+from roofline.store.journal import load
+from roofline.supervise import work_left
+
+
+def made(*names, apart="", **about):
+    """The lines of a shape on which the baseline takes 2 us beside others, 3 us beside who is alone."""
+    head, *rounds = shape(16, {"cublas": 3e-6 if apart else 2e-6} | dict.fromkeys(names, 1e-6), **about)
+    field = {"apart": apart} if apart else {}
+    return [head | field, *[line | field for line in rounds]]
+
+
+SHAPE = made()[0]["id"]
+PLANNED = {SHAPE: ["cublas", "tiled", "decode"]}
+LOST = {"kind": "not_measured", "case": f"{SHAPE}-decode", "outcome": "failed", "reason": "why"}
+NOT_RUN = LOST | {"outcome": "not_run"}
+CUT_OFF = {"stopped_by": "interrupt"}
+
+
+def test_a_row_that_was_made_apart_is_of_its_own_rounds(tmp_path, undrawn):
+    run = load(save(tmp_path / "run", [HEAD, *made("tiled"), *made("decode", apart="decode"), END]))
+    rows = {record["contender"]: record for record in records_of(run)}
+    names = "baseline_time_s", "ratio_to_baseline", "notes"
+    assert [rows["tiled"][name] for name in names] == [pytest.approx(2e-6), pytest.approx(2), ""]
+    assert [rows["decode"][name] for name in names] == [pytest.approx(3e-6), pytest.approx(3), "measured apart"]
+    assert rows["cublas"]["time_s"] == pytest.approx(2e-6)
+    assert by_tokens(run, frame(run))["ratio_to_baseline"].tolist() == [pytest.approx(3)]
+    assert run.samples().groupby("apart")["contender"].unique().map(sorted).to_dict() == {
+        "": ["cublas", "tiled"],
+        "decode": ["cublas", "decode"],
+    }
+    assert write(tmp_path / "run")
+
+
+def test_where_all_were_made_apart_the_first_has_the_baselines_row(tmp_path, undrawn):
+    run = load(save(tmp_path / "run", [HEAD, *made("tiled", apart="tiled"), *made("decode", apart="decode"), END]))
+    assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled", "decode"]
+    assert write(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("lines", "together", "alone"),
+    [
+        ([], ["cublas", "tiled", "decode"], []),
+        ([LOST], ["cublas", "tiled"], []),
+        ([NOT_RUN], ["cublas", "tiled", "decode"], []),
+        (made("tiled", "decode", **CUT_OFF), ["cublas", "tiled", "decode"], []),
+        (made("tiled", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
+        (made("tiled"), [], ["decode"]),
+        ([*made("tiled"), LOST], [], []),
+        ([*made("tiled"), NOT_RUN], [], ["decode"]),
+        (made("decode", apart="decode"), ["cublas", "tiled"], []),
+        (made("decode", apart="decode", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
+        ([*made("tiled"), *made("decode", apart="decode", **CUT_OFF)], [], ["decode"]),
+    ],
+)
+def test_what_a_run_has_left(tmp_path, lines, together, alone):
+    run = load(save(tmp_path / "run", [HEAD, *lines]))
+    left_alone = work_left.left_alone(run, PLANNED)
+    assert left_alone == [(SHAPE, name) for name in alone]
+    out = {*run.outcomes, *map("-".join, left_alone)}
+    assert work_left.left(run, PLANNED, out) == ({SHAPE: together} if together else {})
+    assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
+
+
+def test_who_was_not_tried_to_the_end_has_no_row(tmp_path):
+    run = load(save(tmp_path / "run", [HEAD, *made("tiled"), *made("decode", apart="decode", **CUT_OFF)]))
+    assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled"]
+
+
+def test_a_process_makes_what_is_left_of_its_passes_where_no_other_is_behind():
+    assert work_left.passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
+    assert work_left.passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}
+    assert work_left.passes_left({"up": 4, "down": 4}, passes=4) == {"up": 4, "down": 4}
+    assert work_left.passes_left({}, passes=4) == {}
