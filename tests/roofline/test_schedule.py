@@ -210,7 +210,8 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     end_s = OverlapPlan(arm, Grid(2 * blocks * chunks, columns), programs, chunks, blocks).end_s(gemm, comm)
     assert end_s >= max(gemm, comm) * (1 - 1e-9)
     tiles = 2 * blocks * chunks * columns
-    if arm != "overlapped":  # the last that arrives is still to be computed, or what is sent was computed before
+    if arm not in ("overlapped", "chained_launches"):  # whose link may be busy from the begin to the end
+        # The last that arrives is still to be computed, or what is sent was computed before.
         assert end_s >= (comm + gemm / tiles / chunks) * (1 - 1e-9)
     if arm != "row_block_launches":  # its blocks end with waves that are not full
         assert end_s <= (gemm + comm) * (1 + 1e-9)
