@@ -35,7 +35,8 @@ def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
     """Who may have ended a worker that was at a shape: whose turn or call it was, or where that is not known, who was
     alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
     shape = end.step.shape
-    name = end.broke.name if end.broke else end.step.name or _at_turn(worker, end)
+    told = end.broke.name if end.broke else _at_turn(worker, end)
+    name = told or end.step.name
     names = [name or worker.request.apart]
     if not any(names):
         names = _likeliest(session, worker, shape)

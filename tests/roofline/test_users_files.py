@@ -159,7 +159,12 @@ def autocast(x, w, out=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("culprit", "reason"),
-    [("thread", "SIGSEGV"), ("timer", "it rings"), ("turns", "last stride"), ("autocast", "torch.autocast of cpu")],
+    [
+        ("thread", "SIGSEGV"),
+        ("timer", "it rings"),
+        ("turns", "last stride|cannot be multiplied"),
+        ("autocast", "torch.autocast of cpu"),
+    ],
 )
 def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):
     """What it does strikes whoever has the next turn."""
@@ -172,4 +177,4 @@ def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):
     assert sorted(record["contender"] for record in records_of(run)) == ["innocent", "torch"]
     (lost,) = [outcome for case, outcome in run.outcomes.items() if case in run.metadata["cases"]]
     assert lost.case.endswith(f"-{culprit}")
-    assert reason in lost.reason
+    assert re.search(reason, lost.reason)
