@@ -142,7 +142,7 @@ class Slots:
         width: gl.constexpr = self.sums.block_type.shape[1]
         for part in gl.static_range(self.block_n // width):
             ring = self.fetch_part(self.sums, part * width, first, stride, peers, smem, ring)
-        if self.rest is not None:
+        if self.rest is not None:  # UNTIMED (odd widths)
             ring = self.fetch_part(self.rest, self.block_n // width * width, first, stride, peers, smem, ring)
         return ring
 
