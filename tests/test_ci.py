@@ -57,10 +57,9 @@ def slow(tmp_path):
         (["docs/how.md", "tests/machine/test_x.py"], {"test-slow": "tests/machine/test_x.py"}),
         (["kernels/tiled.py"], {"test-slow": KERNELS} | NEWEST),
         (["tests/hopper.py"], {"test-slow": KERNELS}),
-        (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE, "test-newest": ""} | NEWEST),
-        (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE, "test-newest": ""}),
-        (["constraints-newest.txt"], {"test-machine": MACHINE, "test-newest": ""}),
-        (["pyproject.toml"], {"test-newest": ""}),
+        (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE} | NEWEST),
+        (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE}),
+        (["constraints-newest.txt"], {"test-machine": MACHINE}),
         (
             ["tests/machine/links.py", "collectives/paced.py"],
             {"test-slow": f"{COLLECTIVES} {KERNELS} {PLANTED}"} | NEWEST,
@@ -78,7 +77,11 @@ def test_a_push_runs_the_slow_tests_of_what_it_touches(slow, touched, expected):
 
 @pytest.mark.parametrize(
     ("about", "asked"),
-    [({"CI_SLOW": "0"}, {}), ({"CI_SLOW": "1"}, {"test-slow": "", "test-machine": MACHINE}), ({"CI_BASE": "HEAD"}, {})],
+    [
+        ({"CI_SLOW": "0"}, {}),
+        ({"CI_SLOW": "1"}, {"test-slow": "", "test-machine": MACHINE, "test-newest": ""}),
+        ({"CI_BASE": "HEAD"}, {}),
+    ],
 )
 def test_all_or_none_or_since_another_commit(slow, about, asked):
     assert slow("roofline/analysis/paced.py", **about)[:2] == (0, asked)
