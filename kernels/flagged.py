@@ -54,6 +54,7 @@ from roofline.theory.arms import OverlapPlan, pieces_of
 from roofline.theory.schedule import Grid, Piece
 
 Config = Roles
+"""What the tables of configurations have for this kernel."""
 
 
 @aggregate

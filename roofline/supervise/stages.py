@@ -96,8 +96,8 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
                 conclude(session, worker, message)
                 if worker.request.apart:
                     trials.close(worker, worker.done)
-                same = [part for part in parts if not worker.request.cases.keys().isdisjoint(part)]
-                requests.extend(next_requests([*same, *parts][0]))
+                of_worker = (part for part in parts if not worker.request.cases.keys().isdisjoint(part))
+                requests.extend(next_requests(next(of_worker, parts[0])))
             case _:
                 keep(session, worker, message)
 

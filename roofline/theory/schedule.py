@@ -74,8 +74,8 @@ class Piece(NamedTuple):
 
 MOST_PARTS = 8
 PART_COST = 0.03
-"""What each further part that a tile is cut into is taken to cost, of the time of a tile: sums in fp32, a quarter of
-what the tile's products read, are written and read. Untimed."""
+"""What each further part that a tile is cut into is taken to cost, of the time of a tile: its sums are written in fp32,
+and read by the program that has the last part. Untimed."""
 
 
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
