@@ -10,6 +10,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 import os
 import re
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from itertools import product
@@ -25,7 +26,7 @@ from roofline.pytest_plugin.command_line import session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.report import saved, throughput
-from roofline.store import conditions, journal, temporary
+from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
 from roofline.supervise import measuring, metadata, plan, signals, stages
@@ -241,8 +242,7 @@ def _select(session, state: Session) -> None:
             state.planned.setdefault(case[0], []).append(case[1])
     for shape in state.planned:
         state.runners.planner(operations.find(shape))
-    keyword = "" if session.items else session.config.option.keyword
-    selection.check(state.options, state.runners, state.cases_left, keyword)
+    selection.check(state.options, state.runners, state.cases_left)
 
 
 def _end_without_cases(session) -> None:
@@ -265,8 +265,7 @@ def _start(config, state: Session) -> None:
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
     selection.require_memory(state.cases_left, state.hello["share_bytes"])
-    flops_per_s = machine.flops_per_s(state.options.device, state.hello["machine"]["datasheet"])
-    state.plan = _plan(state, state.hello, start_s, flops_per_s)
+    state.plan = _plan(state, state.hello, start_s)
 
 
 def _make_time_for_decisions(config, state: Session) -> None:
@@ -284,7 +283,7 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan or _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
+    planned = state.plan or _plan(state, plan.UNSEEN, plan.START_S)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
     text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
@@ -295,11 +294,11 @@ def pytest_report_collectionfinish(config):
     return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
 
-def _plan(state: Session, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
+def _plan(state: Session, hello: dict, start_s: float) -> plan.Plan:
     shapes = {case.id: state.planned[case.id] for case in state.cases_left}
     measured = state.resumed.shapes if state.resumed else {}
     done = {name: shape.passes for name, shape in measured.items()}
-    return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
+    return plan.plan(shapes, state.options, hello, done=done, start_s=start_s)
 
 
 @pytest.fixture(scope="session")
@@ -322,7 +321,7 @@ def _begin(config, state: Session) -> None:
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = state.options.results
     if not state.options.timed:  # a journal that nobody reads
-        made = temporary.folder()
+        made = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         config.add_cleanup(made.cleanup)
         results = Path(made.name)
     folder = state.resume or results / metadata.folder_name(state.hello["machine"]["chip"])

@@ -21,8 +21,6 @@ LOGGED_S = 10.0
 
 BAR = 20
 """Characters of it."""
-SERVICES = ("CI", "BUILD_NUMBER")
-"""Environment variables by which services say that nobody looks on, as pytest has them."""
 
 
 def bar(done: float) -> str:
@@ -77,8 +75,7 @@ class Narrator:
     def _is_watched(self) -> bool:
         """Whether a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        is_log = os.environ.get("TERM") == "dumb" or any(map(os.environ.get, SERVICES))
-        return bool(reporter and reporter.isatty() and not is_log)
+        return bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

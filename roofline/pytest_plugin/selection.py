@@ -1,6 +1,5 @@
 """Whether this machine can measure what was selected. What cannot come out is refused before anything is measured."""
 
-import re
 from functools import partial
 
 from roofline import operations
@@ -9,16 +8,13 @@ from roofline.report.tables import named
 from roofline.theory import wires
 
 
-def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
-    """Refuse a selection of which nothing can be measured. `keyword` is what -k said where it selected none.
-
-    Raises ValueError."""
+def check(options: Options, runners: operations.Runners, cases: list) -> None:
+    """Refuse a selection of which nothing can be measured. Raises ValueError."""
     if options.operations and not cases:
         _operations(options, runners)
     if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
         _contenders(options, runners)
     if options.timed:
-        _keyword(options, runners, keyword)
         _wires_of(options, cases)
 
 
@@ -30,17 +26,6 @@ def require_memory(cases: list, memory: int) -> None:
             f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a worker may take "
             f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
         )
-
-
-def _keyword(options: Options, runners: operations.Runners, keyword: str) -> None:
-    """Refuse a -k that names an operation without a case, or a contender of another device."""
-    for operation in operations.OPERATIONS.values():
-        if keyword and keyword in operation.name and (reason := operation.why_not(options)):
-            raise ValueError(f"-k {keyword!r}: {reason}")
-    choices, timed = _contender_names(runners)
-    for word in re.findall(r"\w+", keyword):
-        if word in choices and word not in timed:
-            raise ValueError(f"-k {keyword!r}: {word} is {_elsewhere(options, timed)}")
 
 
 def _operations(options: Options, runners: operations.Runners) -> None:
@@ -68,28 +53,21 @@ def _wires_of(options: Options, cases: list) -> None:
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
         runners.planner(operation)
-    choices, timed = _contender_names(runners)
-    chosen = options.contenders or ()
-    for name in chosen:
-        read("contenders", name, partial(one_of, choices))
-    if options.timed and chosen and not {*chosen} & timed.keys() and not options.users:
-        raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
-    matmuls = runners.planner(operations.find("matmul"))
-    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
-        if name:
-            read(option, name, partial(one_of, matmuls.timed_names()))
-
-
-def _contender_names(runners: operations.Runners) -> tuple[dict[str, None], dict[str, None]]:
-    """The contenders of the operations that were collected, and those of them that are timed on the device."""
     choices: dict[str, None] = {}
     timed: dict[str, None] = {}
     for planner in runners.planners.values():
         choices |= dict.fromkeys(planner.choices())
         timed |= dict.fromkeys(planner.timed_names())
-    return choices, timed
-
-
-def _elsewhere(options: Options, timed: dict[str, None]) -> str:
-    device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
-    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(timed)}"
+    chosen = options.contenders or ()
+    for name in chosen:
+        read("contenders", name, partial(one_of, choices))
+    if options.timed and chosen and not {*chosen} & timed.keys() and not options.users:
+        device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
+        raise ValueError(
+            f"--ffn-contenders {','.join(chosen)}: timed on {other} only, and this run measures the {device}, where "
+            f"these run: {', '.join(timed)}"
+        )
+    matmuls = runners.planner(operations.find("matmul"))
+    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if name:
+            read(option, name, partial(one_of, matmuls.timed_names()))

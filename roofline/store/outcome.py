@@ -15,13 +15,6 @@ class Outcome:
     reason: str
     case: str = ""
     """Its id, once that is known: a runner's check need not name it."""
-    rank: str = ""
-    """Where it was not on all ranks: on which, or on which of several it may have been."""
-
-    @property
-    def words(self) -> str:
-        """The reason, with the rank."""
-        return f"rank {self.rank}: {self.reason}" if self.rank else self.reason
 
     @property
     def entry(self) -> dict[str, str]:

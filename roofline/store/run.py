@@ -181,7 +181,7 @@ class Shape:
 
     def time(self, entrant: str) -> Interval | None:
         """The typical time of an entrant, told beside the baseline's; None of one that has no sample."""
-        return estimate(float, self.times_s(entrant), groups=self.groups, anchor=self.anchor)
+        return self.estimate(float, self.times_s(entrant))
 
     def estimate(self, of: Callable[..., float], *series: dict[int, float], log: bool = True) -> Interval | None:
         """`stats.estimate` of some series of the shape, told beside the baseline's."""

@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from roofline.store.outcome import Outcome
-from roofline.supervise import work_left
+from roofline.store.run import INTERRUPTED, Run
 from roofline.supervise.child import Told
 from roofline.supervise.run_writer import RunWriter
 from roofline.worker.messages import Request
@@ -20,21 +20,26 @@ LEAST_S, OF_PLAN = 60.0, 0.1
 MOST_FAILURES = 2
 """Who fails alone on so many shapes is not tried on the rest."""
 
+Case = tuple[str, str]
+"""A shape, and a contender of it."""
+Cases = dict[str, list[str]]
+"""{shape: contenders}."""
+
 
 @dataclass
 class Trials:
     """Who is suspected, and what came of it."""
 
     writer: RunWriter
-    planned: work_left.Cases
+    planned: Cases
     most_s: float
     are_possible: bool
     """Whether workers are processes of this machine alone. Else all is a verdict."""
-    waiting: dict[work_left.Case, str] = field(default_factory=dict)
+    waiting: dict[Case, str] = field(default_factory=dict)
     """What each is suspected of, in words; who was suspected last is tried first."""
-    accusers: dict[work_left.Case, tuple[str, Outcome]] = field(default_factory=dict)
+    accusers: dict[Case, tuple[str, Outcome]] = field(default_factory=dict)
     """Of a baseline that failed beside one that was tried alone: beside whom, and how."""
-    innocent: set[work_left.Case] = field(default_factory=set)
+    innocent: set[Case] = field(default_factory=set)
     """Who was tried in this stage, and did nothing."""
     given_up: dict[str, str] = field(default_factory=dict)
     """{case: why it is not tried}."""
@@ -44,13 +49,13 @@ class Trials:
     """What trials took."""
 
     def __post_init__(self):
-        for case in work_left.left_alone(self.writer.run, self.planned):  # of a run that is gone on with
+        for case in left_alone(self.writer.run, self.planned):  # of a run that is gone on with
             self.waiting[case] = "it was left out before"
 
-    def left(self) -> work_left.Cases:
+    def left(self) -> Cases:
         """What is left to measure together."""
         out = {*self.writer.run.outcomes, *self.given_up, *map("-".join, self.waiting)}
-        return work_left.left(self.writer.run, self.planned, out)
+        return left(self.writer.run, self.planned, out)
 
     def accuse(self, request: Request, shape: str, name: str, outcome: Outcome, *, is_sure: bool = False) -> None:
         """Say what a contender did in a worker that was asked for `request`: it loses its row where that `is_sure`, or
@@ -132,7 +137,35 @@ class Trials:
         elif shape in [of_shape for of_shape, _ in self.waiting]:
             self._suspect_all(shape)
 
-    def _give_up(self, case: work_left.Case, why: str) -> None:
+    def _give_up(self, case: Case, why: str) -> None:
         of_what = self.waiting.pop(case)
         beside = f" Beside others: {of_what}." * bool(of_what)
         self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"
+
+
+def left(run: Run, planned: Cases, out: Container[str]) -> Cases:
+    """What of `planned` is left to measure together: of shapes that are not whole all but the cases that are `out`, and
+    those that were measured apart."""
+    cases = {}
+    for shape, names in planned.items():
+        made = run.made(shape)
+        if made and made.stopped_by != INTERRUPTED:
+            continue
+        names = [name for name in names if f"{shape}-{name}" not in out and not run.made(shape, name)]
+        if names:
+            cases[shape] = names
+    return cases
+
+
+def left_alone(run: Run, planned: Cases) -> list[Case]:
+    """The shapes and contenders of a run that was cut off, of which a trial has not ended, or not begun."""
+    cases = []
+    for shape, names in planned.items():
+        together = run.made(shape)
+        for name in names:
+            alone = run.made(shape, name)
+            was_left_out = together and together.passes and name not in together.late
+            is_left = alone.stopped_by == INTERRUPTED if alone else was_left_out
+            if is_left and f"{shape}-{name}" not in run.outcomes:
+                cases.append((shape, name))
+    return cases

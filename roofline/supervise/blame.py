@@ -28,7 +28,7 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
         outcome = end.broke.outcome
     elif end.is_hung:
         outcome = Outcome(FAILED, f"hung {where}: it was not over in {worker.patience.words}")
-    return replace(outcome, rank=end.rank)
+    return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 
 def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
@@ -71,14 +71,14 @@ def conclude(session: Session, worker: Told, end: WorkerEnd) -> None:
     where = end.step.words
     if session.epochs:  # which are out of step
         place = f"{shape}-{names[0]}" if len(names) == 1 else shape or end.step.step
-        session.end(f"rank {end.rank} ended the run, at {place}: {outcome.reason}")
+        session.end(f"the run ends at {place}, by {outcome.reason}")
     elif end.step.step == Step.CEILINGS:
-        return session.writer.note("ceilings", f"No shares of the roof: the worker ended by {outcome.words}.")
+        return session.writer.note("ceilings", f"No shares of the roof: the worker ended by {outcome.reason}.")
     elif not names and f"again {where}" in session.run.notes_by_topic:
-        session.end(f"workers end at their {where}: {outcome.words}")
+        session.end(f"workers end at their {where}: {outcome.reason}")
     elif not names:
-        words = f"A worker ended at its {where}: {outcome.words}. Another one made it anew."
+        words = f"A worker ended at its {where}: {outcome.reason}. Another one made it anew."
         session.writer.note(f"again {where}", words)
     for name in names:
-        accused = replace(outcome, reason=f"{name}: {outcome.words}")
+        accused = replace(outcome, reason=f"{name}: {outcome.reason}")
         session.trials.accuse(worker.request, shape, name, accused)

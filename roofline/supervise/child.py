@@ -12,20 +12,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from roofline.store import temporary
 from roofline.store.lines import plain
 from roofline.store.run import Shape
 from roofline.supervise.limits import Patience
 from roofline.theory import container
-from roofline.worker.channel import Channel
-from roofline.worker.messages import Broke, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
+from roofline.worker.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
 from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
@@ -139,36 +139,32 @@ class Child(Told):
     def __init__(self, request: Request, root: Path):
         """Begin it in the folder `root`."""
         super().__init__(request)
-        self._temporary = temporary.folder()
-        folder = Path(self._temporary.name)
-        (folder / "mark").write_bytes(bytes(1))
-        with (folder / "mark").open("r+b") as file:
-            self._mark = mmap.mmap(file.fileno(), 1)
-        self._plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._plug.bind(str(folder / "socket"))
-        self._plug.listen(1)
-        self.channel: Channel | None = None
-        """Once the worker is connected."""
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
+        """Its first byte is the worker's mark; behind it the worker writes where it stands."""
+        self._file.write(bytes(1))
+        self._mark = mmap.mmap(self._file.fileno(), 1)
+        self._name = uuid.uuid4().hex
         self._ended = ""
         """How it ended, in words, once it was ended."""
         self.patience: Patience | None = None
         """With its present step."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        """It becomes readable once the worker tells something, or ends."""
+        numbers = theirs.fileno(), self._file.fileno()
         reader, writer = os.pipe()
         self._output = Output(reader)
-        with open(writer, "wb") as output:
+        with theirs, open(writer, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "roofline.worker.process", str(folder)],
+                [sys.executable, "-m", "roofline.worker.process", *map(str, numbers)], pass_fds=numbers,
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=threads() | os.environ | {MARK: folder.name},
+                env=threads() | os.environ | {MARK: self._name},
             )  # fmt: skip
         self._output.start()
-
-    @property
-    def waits_at(self) -> socket.socket | Channel:
-        """What becomes readable once it tells something, or ends after its first line."""
-        return self.channel or self._plug
+        with suppress(OSError):  # it has ended already
+            self.channel.ask(request)
 
     @property
     def marked(self) -> int:
@@ -178,7 +174,7 @@ class Child(Told):
     @property
     def is_over(self) -> bool:
         """Whether its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
-        return self.process.poll() is not None and not wait([self.waits_at], 0)
+        return self.process.poll() is not None and not wait([self.channel], 0)
 
     def cpu_s(self) -> float:
         """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
@@ -191,33 +187,26 @@ class Child(Told):
 
     def stands(self) -> str:
         """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
-        stack = Path(self._temporary.name, "stack")
 
         def answer() -> bool | re.Match | None:
             if self.process.poll() is not None:
                 return True
-            return re.search('File "(.+)", line', stack.read_text()) if stack.exists() else None
+            return re.search(rb'File "(.+)", line', os.pread(self._file.fileno(), KEPT_BYTES, 1))
 
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGUSR1)
         file = wait_for(answer, ANSWER_S)
         if file is True:  # its peers may hear of that before it is over
             return self.end()
-        return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
+        return WAITS if file and any(place in os.fsdecode(file[1]) for place in WAITING) else HUNG
 
-    def receive(self) -> Message | None:
-        """The next message; at first the worker only asks what it is to do, and is told. Raises OSError and EOFError
-        once there is none to come."""
+    def receive(self) -> Message:
+        """The next message. Raises OSError and EOFError once there is none to come."""
         if self.is_over:
             raise EOFError
-        if self.channel:
-            message = self.channel.receive()
-            self.take(message)
-            return message
-        plug, _ = self._plug.accept()
-        self.channel = Channel(plug)
-        self.channel.ask(self.request)
-        return None
+        message = self.channel.receive()
+        self.take(message)
+        return message
 
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.
@@ -230,16 +219,14 @@ class Child(Told):
             self.process.wait(within_s)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        kill_marked(MARK, Path(self._temporary.name).name)
+        kill_marked(MARK, self._name)
         try:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
         self._output.join(1.0)  # something that it began may still hold the pipe
-        self._plug.close()
-        if self.channel:
-            self.channel.close()
-        self._temporary.cleanup()
+        self.channel.close()
+        self._file.close()
         self._ended = end_text(code, self._output.end.decode(errors="replace"), self._output.size)
         return self._ended
 

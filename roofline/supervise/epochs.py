@@ -198,10 +198,10 @@ class Follower:
 
     def _tend(self, child: Child) -> None:
         """Let the worker go on with what it tells, unless it raised; tell where it ends other than well."""
-        if not (child.is_over or wait([child.waits_at], LOOK_S)):
+        if not (child.is_over or wait([child.channel], LOOK_S)):
             return
         try:
-            message = child.receive()
+            child.receive()
         except (EOFError, OSError, ValueError):
             child.end(2.0)
             if not child.is_done:
@@ -210,7 +210,7 @@ class Follower:
             return
         if child.broke:
             self._epochs.store_set("failed")
-        elif message:
+        else:
             child.channel.acknowledge(stop=False)
 
     def _hand_on(self, number: int, frame) -> None:

@@ -17,13 +17,13 @@ from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.limits import Patience
+from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
-from roofline.worker import machine
 from roofline.worker import worker as worker_here
 from roofline.worker.messages import Request, StepBegan, Stopped
 
 LOOK_S = 0.5
-"""From one look to the next at workers that tell nothing: one may have ended before it was connected."""
+"""From one look to the next at workers that tell nothing: what one forked may hold its end of the channel."""
 
 GRACE_S, RANKS_GRACE_S = 5.0, 1.0
 """For a worker to tell its whole rounds, once it was asked to end; on ranks it may wait for another that is gone."""
@@ -109,20 +109,20 @@ def _patience(session: Session, worker: Child) -> Patience:
     options, shape, call_s = session.options, worker.step.shape, 0.0
     if shape:
         case, _ = operations.parse(shape)
-        flops_per_s = machine.flops_per_s(options.device, session.hello["machine"]["datasheet"])
-        call_s = max(case.work.flop / flops_per_s, session.baseline_call_s.get(shape, 0.0))
+        usual_s = case.work.flop / flops_per_s(session.hello["machine"])
+        call_s = max(usual_s, session.baseline_call_s.get(shape, 0.0))
     return Patience(worker.step, options, call_s, worker.cpu_s)
 
 
 def _look(session: Session, workers: list[Child], woken: list) -> Messages:
     """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
     its limit."""
-    places = [worker.waits_at for worker in workers]
+    places = [worker.channel for worker in workers]
     look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
     ready = wait([*places, *woken], max(0.0, look_s))
     have_failed = session.epochs and _hear_of_ranks(session)
     for worker in list(workers):
-        is_heard = worker.waits_at in ready or worker.is_over
+        is_heard = worker.channel in ready or worker.is_over
         message = None
         if is_heard:
             message = _next(session, worker)
@@ -146,7 +146,7 @@ def _hear_of_ranks(session: Session) -> bool:
 
 
 def _next(session: Session, worker: Child) -> object:
-    """The next message of a worker that tells something, or how it ended; None where it only connects."""
+    """The next message of a worker, or how it ended."""
     try:
         message = worker.receive()
     except (EOFError, OSError):

@@ -8,8 +8,10 @@ import time
 from roofline.analysis import decision
 from roofline.store.lines import as_read
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import INTERRUPTED, Shape
-from roofline.supervise import stages, work_left
+from roofline.store.run import INTERRUPTED, Run, Shape
+from roofline.store.stats import grouped
+from roofline.supervise import stages
+from roofline.supervise.apart import Cases
 from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
@@ -18,6 +20,9 @@ from roofline.supervise.run_writer import pass_line
 from roofline.supervise.session import Session
 from roofline.worker import telemetry
 from roofline.worker.messages import Kind, Request, ShapePrepared, StepBegan, Turns
+
+MOST_TIMES = 3
+"""A run with decisions takes up to so many times the time of its plan."""
 
 
 def measure(session: Session) -> None:
@@ -63,8 +68,8 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
         return [_request(session, {shape: [apart] for shape in shapes}, passes, apart=apart, when=when)]
     close_decided(session)
     left = session.trials.left()
-    made = work_left.passes_made(run, left)
-    passes = work_left.passes_left(made, session.passes)
+    made = passes_made(run, left)
+    passes = passes_left(made, session.passes)
     if not passes:
         return []
     cases = {shape: left[shape] for shape in passes}
@@ -72,7 +77,7 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     return [_request(session, cases, passes, processes=session.processes, when=when, is_planned=is_planned)]
 
 
-def _request(session: Session, cases: work_left.Cases, passes: dict[str, int], **fields) -> Request:
+def _request(session: Session, cases: Cases, passes: dict[str, int], **fields) -> Request:
     """The request for a process that measures; `fields` are further ones."""
     rounds = [round_ for shape in session.run.shapes.values() for round_ in shape.rounds]
     number = 1 + max((round_.process for round_ in rounds), default=-1)
@@ -84,14 +89,14 @@ def close_decided(session: Session) -> None:
     comes nearest to that now, or where the plan is over and a decision is not to be expected."""
     run = session.run
     still_open = []
-    for shape in work_left.undecided(run, session.planned, session.planned_passes):
+    for shape in undecided(run, session.planned, session.planned_passes):
         if shape.passes % session.passes:
             continue
         if decision.is_open(run, shape):
             still_open.append(shape)
         else:
             session.writer.add(pass_line(shape, stopped_by="decision"))
-    if still_open and (work_left.is_time_up(run) or _is_given_up(session, still_open)):
+    if still_open and (is_time_up(run) or _is_given_up(session, still_open)):
         for shape in still_open:
             session.writer.add(pass_line(shape, stopped_by="time"))
 
@@ -122,7 +127,7 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
     if not worker.request.is_planned:
         undecided = f"{len(worker.request.cases)} of {len(session.planned)} shapes undecided"
         return f"{done} passes, {undecided}", None
-    all_made = work_left.passes_made(session.run, session.trials.left()).values()
+    all_made = passes_made(session.run, session.trials.left()).values()
     left = sum(max(0, session.planned_passes - made) for made in all_made)
     words = f"{done} of {done + left} passes"
     if made := done - passes_before:
@@ -199,3 +204,34 @@ def _lose_left_out(session: Session, worker: Told) -> None:
         for name in asked.get(shape, ()):
             outcome = Outcome(FAILED, f"{name}: its runner left it out, and did not say why")
             session.writer.lose(shape, name, outcome)
+
+
+def passes_made(run: Run, shapes: Cases) -> dict[str, int]:
+    """{shape: passes} that all made together over each of the shapes by now."""
+    made = {}
+    for name in shapes:
+        shape = run.made(name)
+        made[name] = shape.passes if shape else 0
+    return made
+
+
+def passes_left(made: dict[str, int], passes: int) -> dict[str, int]:
+    """{shape: passes} that the next process still has to make, where each process makes so many."""
+    left = {}
+    for shape, done in made.items():
+        if done // passes == min(made.values()) // passes:  # others are a process ahead
+            left[shape] = passes - done % passes
+    return left
+
+
+def undecided(run: Run, planned: Cases, passes: int) -> list[Shape]:
+    """The shapes that have the passes of the plan, and are not over."""
+    shapes = [run.shapes[name] for name in run.interrupted if name in planned]
+    return [shape for shape in shapes if shape.passes >= passes]
+
+
+def is_time_up(run: Run) -> bool:
+    """Whether the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
+    seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
+    further = seconds.get(False, [0.0])
+    return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))

@@ -1,7 +1,7 @@
 """How long a run takes by its plan, before anything is timed."""
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from roofline import operations
 from roofline.worker.rounds import PATIENCE, StopRule
@@ -25,30 +25,30 @@ REPORT_S = {"throughput": 3.5, "overlap": 7.5}
 ROTATION, FILLED_BYTES_PER_S = 16, 0.5e9
 """A process fills so many times the last-level cache of a CPU with random operands of matmuls, and one that measures as
 much again for its probes, at the pace of one core."""
-UNSEEN = {"passes": 16, "processes": 6, "machine": {"cache_bytes": 32 * 2**20}}
-"""What a first worker tells of a CPU, where none was begun (--collect-only), and the FLOP/s of its matmuls."""
-UNSEEN_FLOPS_PER_S = 1e11
+UNSEEN = {"passes": 16, "processes": 6, "machine": {"source": "cpu", "cores": 2, "cache_bytes": 32 * 2**20}}
+"""What a first worker tells of a CPU, where none was begun (--collect-only)."""
+CORE_FLOPS, GPU_FLOPS = 5e10, 3e14
+"""About the FLOP/s of matmuls on a core of a CPU, and on a GPU."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the parts of a run take by its plan."""
+    """The seconds of a run by its plan: of all but the report, and of the report."""
 
-    check_s: float
-    ceilings_s: float
-    begin_s: float
-    """The seconds of all processes before their first turns."""
-    turns_s: float
+    measure_s: float
     report_s: float
 
     @property
     def seconds(self) -> float:
-        return sum(astuple(self))
+        return self.measure_s + self.report_s
 
 
-def plan(
-    shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int], start_s: float, flops_per_s: float
-) -> Plan:
+def flops_per_s(machine: dict) -> float:
+    """About what a matmul reaches, by which a call is planned, and taken to hang."""
+    return GPU_FLOPS if machine["source"] == "gpu" else CORE_FLOPS * machine["cores"]
+
+
+def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int], start_s: float) -> Plan:
     """The plan of the `shapes` ({shape: contenders}) that are left, of some of which so many passes are `done`. `hello`
     is what the first worker told, and `start_s` what it took to begin."""
     passes = hello["passes"]
@@ -65,7 +65,7 @@ def plan(
         begin_s += ENTER_S[analysis] * len(contenders)
         left = planned - done.get(name, 0)
         most_left = max(most_left, left)
-        whole_s = turns_of_shape_s(case.work.flop / flops_per_s, len(contenders), options)
+        whole_s = turns_of_shape_s(case.work.flop / flops_per_s(hello["machine"]), len(contenders), options)
         turns_s += left * (whole_s / planned + PASS_S)
         if options.device == "cuda":
             turns_s += BESIDE_S[analysis]
@@ -73,13 +73,9 @@ def plan(
         fill_s = ROTATION * hello["machine"]["cache_bytes"] / FILLED_BYTES_PER_S
         check_s += fill_s
         begin_s += 2 * fill_s
-    return Plan(
-        check_s=check_s,
-        ceilings_s=CEILINGS_S + KINDS * min(2.0, options.max_seconds),
-        begin_s=math.ceil(most_left / passes) * begin_s,
-        turns_s=turns_s,
-        report_s=0.0 if options.no_report else sum(map(REPORT_S.get, analyses)),
-    )
+    ceilings_s = CEILINGS_S + KINDS * min(2.0, options.max_seconds)
+    measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
+    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.get, analyses)))
 
 
 def turns_of_shape_s(call_s: float, contenders: int, options) -> float:

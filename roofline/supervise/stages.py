@@ -36,7 +36,7 @@ def greet(session: Session) -> None:
                     session.epochs.loopback = fields["ranks"]["loopback"]
             case WorkerEnd():
                 if outcome := outcome_of(session, worker, message):
-                    session.end(f"a worker that only looks at the machine ended: {outcome.words}")
+                    session.end(f"a worker that only looks at the machine ended: {outcome.reason}")
 
     run_workers(session, [session.request(Kind.HELLO, session.planned)], hear)
     if problem := session.hello.get("problem") or session.end_reason:
@@ -139,7 +139,7 @@ def name_kernels(session: Session) -> None:
                     session.writer.add(line | made.apart_field)
             case WorkerEnd():
                 if outcome := outcome_of(session, worker, message):
-                    session.writer.note("kernel names", f"Kernel names: not all were found: {outcome.words}.")
+                    session.writer.note("kernel names", f"Kernel names: not all were found: {outcome.reason}.")
             case _:
                 keep(session, worker, message)
 

@@ -42,11 +42,8 @@ class Call:
 
     @classmethod
     def of(cls, function: Callable[[], object]) -> "Call":
-        """`function` as a call. Until 2026-11-29 a function had attributes for all of that, as users' may have."""
-        if isinstance(function, cls):
-            return function
-        about = {name: getattr(function, name, None) for name in ("wake", "notes", "listen")}
-        return cls(function, **about, is_long=getattr(function, "long", False))
+        """`function` as a call, as users' may be."""
+        return function if isinstance(function, cls) else cls(function)
 
 
 SM_HZ = 1.98e9
@@ -277,23 +274,21 @@ class CudaClock(Clock):
     `readings` as `sm_clock_hz`. Without `instruments`, a kernel spins for a time set beforehand, the pre-roll.
 
     Whether it held is checked: once the stop event is enqueued, the start event must not have happened yet. If it has,
-    the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need. The pre-roll
-    doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip idling
-    before every sample to come.
+    the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need.
     """
 
     timer = "cuda_event_replay"
     passes, processes = 1, 3
     """A GPU is nobody else's while it is measured: what differs is the process."""
-    LONGEST_PREROLL_S = 0.02
+    PREROLL_S = 0.001
+    """A host launches thirty kernels in a third of it."""
     HELD_S = 0.5
     """Longer than a host needs for any call that does not wait."""
 
-    def __init__(self, preroll_s: float = 1e-4):
+    def __init__(self):
         import torch
 
         self._cuda = torch.cuda
-        self.preroll_s = self._shortest_preroll_s = preroll_s
         self.instruments = None  # a `kernels.bench.instruments.Instruments`, from whoever knows kernels
 
     def turn(self, calls: list[Call]) -> list[float | None]:
@@ -306,10 +301,6 @@ class CudaClock(Clock):
             times.append(None if late else start.elapsed_time(stop) * 1e-3)
         if self.instruments:
             self.readings = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
-        elif None in times:
-            self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
-        else:
-            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
         return times
 
     def warm(self, calls: list[Call]) -> None:
@@ -360,7 +351,7 @@ class CudaClock(Clock):
         elif self.instruments:
             self.instruments.close()
         else:
-            self._cuda._sleep(int(self.preroll_s * SM_HZ))
+            self._cuda._sleep(int(self.PREROLL_S * SM_HZ))
         self._align()
         start.record()
         for _ in range(calls):

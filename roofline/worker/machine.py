@@ -5,14 +5,11 @@ import functools
 import os
 import platform
 import re
-import time
 import warnings
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-
-import numpy as np
 
 from roofline.theory import container
 from roofline.theory.chips import chip_of_device
@@ -180,25 +177,6 @@ def ptxas_version(arch: int) -> str | None:
 def worker_bytes(device: str) -> int:
     """What a worker may take of the memory of `device`."""
     return container.worker_bytes() if device == "cpu" else describe(device)["memory_bytes"]
-
-
-def flops_per_s(device: str, datasheet: dict | None) -> float:
-    """About what a matmul reaches beside a link, by which a call is taken to hang: on a CPU by a short trial, on a GPU
-    by half its `datasheet`."""
-    if device == "cuda":
-        return 0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"]
-    return _cpu_flops_per_s()
-
-
-@functools.cache
-def _cpu_flops_per_s() -> float:
-    x = np.ones((768, 768), np.float32)
-    took_s = []
-    while sum(took_s) < 0.3:  # the best of so long: others may be at work
-        start = time.perf_counter()
-        x @ x
-        took_s.append(time.perf_counter() - start)
-    return 2 * 768**3 / min(took_s) * max(1, cores() - 1) / cores()
 
 
 def describe(device: str) -> dict:

@@ -1,8 +1,8 @@
 """The process of a worker: takes a request from the supervisor, does it, and tells what comes of it.
 
-    python3 -m roofline.worker.process FOLDER
+    python3 -m roofline.worker.process SOCKET FILE
 
-It connects to a socket in FOLDER.
+Both are numbers of descriptors that it inherits: of its end of the channel, and of a file whose first byte is the mark.
 """
 
 import ctypes
@@ -15,14 +15,12 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from roofline import operations
 from roofline.operations.base import load
 from roofline.operations.options import options_of
 from roofline.theory import container
-from roofline.worker.channel import Channel
-from roofline.worker.messages import Request, Step, StepBegan, Stopped, interrupt
+from roofline.worker.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
 from roofline.worker.ranks import of_worker
 from roofline.worker.worker import run
 
@@ -47,21 +45,20 @@ def bring_runners(request: Request) -> None:
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
 
 
-def main(folder: Path) -> None:
+def main(plug: int, file: int) -> None:
     """Do what the supervisor asks for, and tell it what comes of that."""
-    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plug.connect(str(folder / "socket"))
-    channel = Channel(plug)
+    for number in (plug, file):
+        os.set_inheritable(number, False)  # by what a contender begins
+    channel = Channel(socket.socket(fileno=plug))
     request = channel.request()
     device = request.options["device"]
     bind(device)
-    faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
     os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the worker's name
     sys.path[:] = request.path or sys.path
-    with (folder / "mark").open("r+b") as file:
-        mark = mmap.mmap(file.fileno(), 1)
+    mark = mmap.mmap(file, 1)
     with suppress(Stopped, KeyboardInterrupt):
         channel.tell(StepBegan(Step.START))
         bring_runners(request)
@@ -75,4 +72,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

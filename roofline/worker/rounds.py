@@ -164,7 +164,8 @@ class Rounds:
         Raises `CallError` where a call raises, and what the clock raises.
         """
         try:
-            self._run_pass()
+            with self._ranks.in_step():
+                self._run_pass()
         finally:
             self._inputs.restore()
 
@@ -187,7 +188,7 @@ class Rounds:
         if fraction == 1:
             for name, look in self._looks.items():
                 if len(self.rounds) - self._looked_at.get(name, -math.inf) > LONGEST_UNSEEN:
-                    with self._ranks.in_step(), self._turn_of([name], look) as calls:
+                    with self._turn_of([name], look) as calls:
                         self._clock.turn(calls)
             self.stopped_by = stopped_by
 
@@ -207,11 +208,9 @@ class Rounds:
         deadline = self._clock.now() + self._rule.warmup_s
         calls = list(self._entrants.values())
         again = True
-        with self._ranks.in_step():
-            self._clock.warm(calls)
+        self._clock.warm(calls)
         while again:
-            with self._ranks.in_step():
-                self._clock.turn(calls)
+            self._clock.turn(calls)
             again = self._ranks.broadcast(self._clock.now() < deadline)
 
     def _round(self) -> None:
@@ -220,12 +219,11 @@ class Rounds:
         round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         times = []
         readings = []
-        with self._ranks.in_step():
-            for names, look in self._turns(order):
-                with self._turn_of(names, look) as calls:
-                    times += self._clock.turn(calls)
-                readings += self._clock.readings or [{}] * len(names)
-            notes = {name: call.notes() for name, call in self._entrants.items() if call.notes}
+        for names, look in self._turns(order):
+            with self._turn_of(names, look) as calls:
+                times += self._clock.turn(calls)
+            readings += self._clock.readings or [{}] * len(names)
+        notes = {name: call.notes() for name, call in self._entrants.items() if call.notes}
         for name, time_s, reading in zip(order, times, readings, strict=True):
             if time_s is None:
                 self.late[name] += 1

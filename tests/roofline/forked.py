@@ -7,8 +7,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -51,11 +51,14 @@ def be_share(first: Callable[[], None], command: list[str], cwd: str, output: in
             signal.signal(number, signal.SIG_DFL)
         for number in (1, 2):
             os.dup2(output, number)
-        os.closerange(3, 256)  # sockets and files of its parent, which shall end with that
+        inherited = [*map(int, command[-2:])]
+        for number in {*range(3, 256)} - {*inherited}:  # sockets and files of its parent, which shall end with that
+            with suppress(OSError):
+                os.close(number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         sys.orig_argv = command
         first()
-        process.main(Path(command[-1]))
+        process.main(*inherited)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else print(stop.code, file=sys.stderr) or 1
     except BaseException:

@@ -62,7 +62,7 @@ def strike(place, number, later=False):
     where, at, fault = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
     if (where.startswith("later-") and not later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
-    is_share = "worker.process" in sys.orig_argv[-2]
+    is_share = "roofline.worker.process" in sys.orig_argv
     if fault in ("SIGINT", "SIGTERM", "SIGHUP"):
         os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault))
         time.sleep(1 if is_share else 0)

@@ -7,7 +7,8 @@ from roofline.analysis.records import frame, records_of
 from roofline.analysis.tokens import by_tokens
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.supervise import work_left
+from roofline.supervise.apart import left, left_alone
+from roofline.supervise.measuring import passes_left
 
 
 def made(*names, apart="", **about):
@@ -63,10 +64,10 @@ def test_where_all_were_made_apart_the_first_has_the_baselines_row(tmp_path, und
 )
 def test_what_a_run_has_left(tmp_path, lines, together, alone):
     run = load(save(tmp_path / "run", [HEAD, *lines]))
-    left_alone = work_left.left_alone(run, PLANNED)
-    assert left_alone == [(SHAPE, name) for name in alone]
-    out = {*run.outcomes, *map("-".join, left_alone)}
-    assert work_left.left(run, PLANNED, out) == ({SHAPE: together} if together else {})
+    suspects = left_alone(run, PLANNED)
+    assert suspects == [(SHAPE, name) for name in alone]
+    out = {*run.outcomes, *map("-".join, suspects)}
+    assert left(run, PLANNED, out) == ({SHAPE: together} if together else {})
     assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
 
 
@@ -76,7 +77,7 @@ def test_who_was_not_tried_to_the_end_has_no_row(tmp_path):
 
 
 def test_a_process_makes_what_is_left_of_its_passes_where_no_other_is_behind():
-    assert work_left.passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
-    assert work_left.passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}
-    assert work_left.passes_left({"up": 4, "down": 4}, passes=4) == {"up": 4, "down": 4}
-    assert work_left.passes_left({}, passes=4) == {}
+    assert passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
+    assert passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}
+    assert passes_left({"up": 4, "down": 4}, passes=4) == {"up": 4, "down": 4}
+    assert passes_left({}, passes=4) == {}

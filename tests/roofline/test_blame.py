@@ -16,10 +16,10 @@ from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.run_writer import RunWriter
 from roofline.theory.work import Work
-from roofline.worker.channel import Channel
 from roofline.worker.messages import (
     MESSAGES,
     Broke,
+    Channel,
     Kind,
     Rejected,
     Request,

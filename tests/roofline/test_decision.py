@@ -12,7 +12,7 @@ from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
 from roofline.store.stats import by_process, grouped
-from roofline.supervise.work_left import MOST_TIMES
+from roofline.supervise.measuring import MOST_TIMES
 
 PLANNED = 6
 SPREADS = (

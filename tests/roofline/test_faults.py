@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -17,7 +16,6 @@ import pytest
 
 from results import references
 from roofline.commands.cli import main
-from roofline.store import temporary
 from roofline.worker import device_errors
 
 slow = pytest.mark.slow
@@ -433,21 +431,10 @@ def test_last_words_are_bounded_and_plain(three_shapes, deed, reason):
     assert "\x1b" not in run.text
 
 
-def test_folders_of_a_run_have_short_paths_and_what_a_kill_left_goes(three_shapes, tmp_path):
-    def run_in(folder, run, **about):
-        return run("-k", "m64", more=f"\n__import__('tempfile').tempdir = {str(folder)!r}\n", shares="forks", **about)
-
-    long = tmp_path / ("long" * 30)
-    long.mkdir()
-    assert run_in(long, three_shapes).code == 0
-    assert "set TMPDIR to a folder that can be written" in run_in("/nowhere", three_shapes).text
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        others = Path(short, f"{temporary.PREFIX}{os.getpid()}-others")
-        others.mkdir()
-        run = run_in(short, three_shapes, fault="numpy 64 KILLED")
-        assert len([*Path(short).iterdir()]) == 2
-        assert run_in(short, run.go_on).code == 0
-        assert [*Path(short).iterdir()] == [others]
+def test_a_worker_that_cannot_begin_ends_the_run_and_says_why(three_shapes):
+    run = three_shapes("-k", "m64", more="\n__import__('tempfile').tempdir = '/nowhere'\n", shares="forks")
+    assert "a worker could not begin: " in run.text
+    assert "set TMPDIR to a folder that can be written" in run.text
 
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):

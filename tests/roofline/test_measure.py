@@ -68,24 +68,24 @@ def test_warm_up_lasts_its_time_and_leaves_no_sample():
     assert clock.calls - len(turns.times_s["a"]) in (20, 21)
 
 
-class Noted:
-    """Takes a second longer each time, and notes it."""
+def noted(fails_at=None):
+    """A call that takes a second longer each time, and notes it."""
+    seconds = []
 
-    def __init__(self, fails_at=None):
-        self.count, self.fails_at = 0, fails_at
+    def run():
+        seconds.append(len(seconds) + 1.0)
+        return seconds[-1]
 
-    def __call__(self):
-        self.count += 1
-        return float(self.count)
-
-    def notes(self):
-        if self.count == self.fails_at:
+    def notes():
+        if seconds[-1] == fails_at:
             raise RuntimeError("the link is dead")
-        return {"noted_s": float(self.count)}
+        return {"noted_s": seconds[-1]}
+
+    return Call(run, notes=notes)
 
 
 def test_notes_are_those_of_the_sample():
-    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
+    turns = take_turns({"a": noted(), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
     assert turns.times_s["a"]
     assert {round_.index: round_.values["a"]["noted_s"] for round_ in turns.rounds} == turns.times_s["a"]
     assert not any("b" in round_.values for round_ in turns.rounds)
@@ -96,7 +96,7 @@ def raises_at(count):
     return lambda: next(left)
 
 
-@pytest.mark.parametrize(("bad", "whole"), [(Noted(fails_at=5), 3), (raises_at(12), 11)], ids=["notes", "call"])
+@pytest.mark.parametrize(("bad", "whole"), [(noted(fails_at=5), 3), (raises_at(12), 11)], ids=["notes", "call"])
 def test_who_raises_is_named_and_the_others_go_on_without_it(bad, whole):
     """The warm-up took one."""
     rounds = Rounds({"good": lambda: 1.0, "bad": bad}, FakeClock(), QUIET, seed=0)

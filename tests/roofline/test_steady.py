@@ -126,7 +126,7 @@ def test_burst_is_the_time_of_all_calls_by_the_host_and_by_the_device(fake_cuda,
     assert clocks.CpuClock().burst(Call(lambda: time.sleep(0.005)), 4) == pytest.approx(0.02, abs=1e-5)
     _, kernel = fake_cuda(launch_s=1e-6)
     read = []
-    clock = clocks.CudaClock(preroll_s=100e-6)
+    clock = clocks.CudaClock()
     with clock.while_busy(lambda: read.append(1)):
         assert clock.burst(kernel, 10) == pytest.approx(10 * 50e-6)
     assert read == [1]

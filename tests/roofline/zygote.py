@@ -64,10 +64,8 @@ def quicken(drawn: bool, shares: str) -> None:
     from roofline.pytest_plugin import hooks
     from roofline.report import plots
     from roofline.store import journal
-    from roofline.worker import machine
 
     journal.ROOM_BYTES = 2**21
-    machine.flops_per_s = lambda *about: 5e10  # a third of a second's trial
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         for figures in (plots.FIGURES, plots.OF_RUN):
