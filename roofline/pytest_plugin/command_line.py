@@ -1,17 +1,13 @@
 """How a session begins by the command line."""
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 from roofline import operations
-from roofline.analysis.records import records_of
 from roofline.operations import options as ffn_options
 from roofline.store import journal
-from roofline.store.run import Run
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
-from roofline.worker import device_errors
 from roofline.worker.machine import choose_device, refuse_tf32
 
 
@@ -33,7 +29,6 @@ def session_of(config, ranks: Epochs | None) -> Session:
     if resume:
         held = journal.hold(resume)
         run = journal.load(resume)
-        _require_sound(run, resume)
         options = ffn_options.resumed(get, run.metadata, resume)
         _require_same(options, resume, device, world)
         if not run.unfinished:
@@ -55,8 +50,6 @@ def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:
     kind = "--benchmark-only" if timed else "torchrun"
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         raise ValueError(f"{kind} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    if config.option.benchmark_histogram and not find_spec("pygal"):
-        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
     if ranks:
         _refuse_of_ranks(config)
 
@@ -76,11 +69,3 @@ def _require_same(options: ffn_options.Options, resume: Path, device: str, world
     if device not in ("auto", options.device):
         raise ValueError(f"--ffn-device {device}: {resume} measured the {options.device}")
     choose_device(options.device, timed=True)
-
-
-def _require_sound(run: Run, folder: Path) -> None:
-    """Raises ValueError where no rows can be made of what a run has measured."""
-    try:
-        records_of(run)
-    except Exception as error:
-        raise ValueError(f"--ffn-resume {folder}: its journal is damaged: {device_errors.reason(error)}") from None

@@ -3,8 +3,9 @@
 pytest-benchmark has no hook for durations that a device measured. So all is measured first, in processes of its own
 (`supervise.stages`), and each test then replays its samples through a timer of ours. Three ways in which that
 fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
-marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
-timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
+timer that pytest-benchmark takes from elsewhere, as from a marker (checked after the replay), and an interpreted kernel
+that gets timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted
+kernel).
 """
 
 import os
@@ -24,11 +25,11 @@ from roofline.operations import options as ffn_options
 from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.command_line import session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
-from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
+from roofline.pytest_plugin.replay import Nowhere, replay
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
-from roofline.store.outcome import FAILED, SKIPPED
+from roofline.store.outcome import FAILED, Outcome, left_out
 from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
 from roofline.supervise.session import Session
@@ -49,7 +50,6 @@ BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 
 STATE = pytest.StashKey[Session]()
-REPLAY = pytest.StashKey[ReplayTimer]()
 
 
 def refuse(message: str) -> None:
@@ -96,13 +96,12 @@ def pytest_configure(config):
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.options.operations:
         config.args = _files_of(config, state.options.operations)
-    config.stash[REPLAY] = ReplayTimer()
     _set_up_benchmark(config)
     if timed:
         state.narrator = Narrator(config, state)
         config.pluginmanager.register(state.narrator)
         config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
-        config.add_cleanup(signals.install())
+        signals.install()
 
 
 def _files_of(config, chosen: tuple[str, ...]) -> list[str]:
@@ -174,11 +173,8 @@ def _is_run(operation: operations.Operation, config, state: Session) -> bool:
 
 
 def pytest_collection_modifyitems(config, items):
-    """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
-
-    Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one. So is, in a resumed
-    run, what the run had not planned.
-    """
+    """Where benchmarks are timed, deselect everything else; pytest-benchmark would skip it, one by one. So it is, in a
+    resumed run, with what the run had not planned."""
     state = config.stash[STATE]
     kept = []
     dropped = []
@@ -186,12 +182,6 @@ def pytest_collection_modifyitems(config, items):
         (kept if _is_selected(item, state) else dropped).append(item)
     config.hook.pytest_deselected(items=dropped)
     items[:] = kept
-    for item in items:
-        if "ffn_benchmark" in item.fixturenames:
-            marker = item.get_closest_marker("benchmark")
-            settings = dict(marker.kwargs) if marker else {}
-            settings["timer"] = config.stash[REPLAY]
-            item.add_marker(pytest.mark.benchmark(**settings), append=False)
 
 
 def _is_selected(item, state: Session) -> bool:
@@ -264,7 +254,6 @@ def _start(config, state: Session) -> None:
     start_s = time.monotonic() - began
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
-    selection.require_memory(state.cases_left, state.hello["share_bytes"])
     state.plan = _plan(state, state.hello, start_s)
 
 
@@ -358,38 +347,36 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
-        end_reason = ""
         if state.is_of_workers(shape):
             request.getfixturevalue("ffn_session")
-            rejection = state.run.outcomes.get(f"{shape}-{contender}")
-            runnable = state.run.measured(shape) if state.options.timed else state.checked(shape)
-            end_reason = state.trials.given_up.get(f"{shape}-{contender}") or state.end_reason
+            outcome = state.outcome(shape, contender)
         else:
-            try:
-                prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
-            except Broken as broken:
-                pytest.fail(f"{contender}: {broken.args[1].reason}", pytrace=False)
-            rejection = prepared.rejected.get(contender)
-            runnable = prepared.entrants
-        if rejection and rejection.outcome != SKIPPED:
-            pytest.fail(rejection.reason, pytrace=False)
-        if rejection:
-            pytest.skip(rejection.reason)
-        if contender not in runnable:
-            if end_reason:
-                pytest.skip(end_reason)
-            pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
+            outcome = _check_here(state, shape, contender)
+        if outcome and outcome.outcome == FAILED:
+            pytest.fail(outcome.reason, pytrace=False)
+        if outcome:
+            pytest.skip(outcome.reason)
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
             return
         samples = list(state.run.shape_of(shape, contender).times_s(contender).values())
-        request.config.stash[REPLAY].load(state.hello["timer"], samples)
+        benchmark._timer = replay(state.hello["timer"], samples)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON
-            pytest.fail("another timer shadows the replay timer: remove it from the test", pytrace=False)
+            pytest.fail("pytest-benchmark took another timer than the one that replays samples", pytrace=False)
 
     return run
+
+
+def _check_here(state: Session, shape: str, contender: str) -> Outcome | None:
+    """Check a contender in this process; why it is refused, or None."""
+    try:
+        prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
+    except Broken as broken:
+        return replace(broken.args[1], reason=f"{contender}: {broken.args[1].reason}")
+    refused = prepared.rejected.get(contender)
+    return refused or (None if contender in prepared.entrants else left_out(contender))
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
@@ -418,23 +405,24 @@ def pytest_sessionfinish(session):
     state = session.config.stash[STATE]
     if state.epochs:
         _leave_ranks(state)
-    if not (state.options.timed and state.run):
-        try:
-            return (yield)
-        except BrokenPipeError as error:
-            end_unread(error)
-    finish_run(session, state)
-    session.exitstatus = exit_status(session.exitstatus, state)
+    is_timed = state.options.timed and state.run
+    if is_timed:
+        finish_run(session, state)
+        session.exitstatus = exit_status(session.exitstatus, state)
     try:
         return (yield)
     except BrokenPipeError as error:
         end_unread(error)
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
+        if not is_timed:
+            raise
         state.problems.append(f"pytest-benchmark could not save what it was asked for: {error}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         state.narrator.report(session)
         print("\n".join(state.narrator.closing_lines()))
     except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
+        if not is_timed:
+            raise
         name = str(signal) or "Ctrl-C"
         state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED

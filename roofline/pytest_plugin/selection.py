@@ -18,16 +18,6 @@ def check(options: Options, runners: operations.Runners, cases: list) -> None:
         _wires_of(options, cases)
 
 
-def require_memory(cases: list, memory: int) -> None:
-    """Refuse cases of which none fits into the `memory` of a worker, by a ValueError."""
-    least = min((case.sets * case.work.device_bytes for case in cases), default=0)
-    if least > memory:
-        raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a worker may take "
-            f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
-        )
-
-
 def _operations(options: Options, runners: operations.Runners) -> None:
     """Say why the operations that were chosen have no case, where one of them knows."""
     for operation in map(operations.find, runners.planners):

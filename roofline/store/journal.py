@@ -34,9 +34,6 @@ PACKED = f"{NAME}.xz"
 OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
 """The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
-ROOM_BYTES = 32 * 2**20
-"""Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
-
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 """The checksum that a line ends with, in hexadecimal."""
 
@@ -66,7 +63,6 @@ class Journal:
         if journal and journal.name != NAME:
             tool = "gunzip" if journal.suffix == ".gz" else "unxz"
             raise OSError(errno.EPERM, f"its {journal.name} is packed; unpack it with {tool} to go on with it")
-        _require_room(folder)
         self._path = path = folder / NAME
         text = path.read_bytes() if path.exists() else b""
         whole = text[: text.rfind(b"\n") + 1]
@@ -127,19 +123,6 @@ def hold(folder: Path) -> BinaryIO | None:
     except OSError:  # a file system without locks
         pass
     return file
-
-
-def _require_room(folder: Path) -> None:
-    """Raise OSError now, before anything is measured, if the folder cannot be written or its disk is full."""
-    probe = folder / ".room"
-    try:
-        probe.write_bytes(bytes(ROOM_BYTES))
-    except OSError:
-        probe.unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    probe.unlink()
 
 
 def find(folder: Path) -> Path | None:

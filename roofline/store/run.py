@@ -326,10 +326,7 @@ class Run:
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
-        return [] if self.void else self._measured_cases()
-
-    def _measured_cases(self) -> list[tuple[Shape, str]]:
-        return [(shape, name) for (_, name), shape in self._rows.items()]
+        return [] if self.void else [(shape, name) for (_, name), shape in self._rows.items()]
 
     @property
     def void(self) -> str:
@@ -362,7 +359,7 @@ class Run:
         last = {outcome.case: outcome for outcome in self.not_measured}
         for case in self.metadata.get("cases", ()):
             last.setdefault(case, Outcome(NOT_RUN, "the run was cut off before it", case))
-        measured = [f"{shape.id}-{name}" for shape, name in self._measured_cases()]
+        measured = ["-".join(row) for row in self._rows]
         missing = []
         for case, outcome in last.items():
             if case not in measured or outcome.outcome != NOT_RUN:

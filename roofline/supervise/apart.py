@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from roofline.store.outcome import Outcome
-from roofline.store.run import INTERRUPTED, Run
+from roofline.store.run import INTERRUPTED
 from roofline.supervise.child import Told
 from roofline.supervise.run_writer import RunWriter
 from roofline.worker.messages import Request
@@ -49,13 +49,31 @@ class Trials:
     """What trials took."""
 
     def __post_init__(self):
-        for case in left_alone(self.writer.run, self.planned):  # of a run that is gone on with
-            self.waiting[case] = "it was left out before"
+        """Of a run that is gone on with, a trial may not have ended, or not begun."""
+        run = self.writer.run
+        for shape, names in self.planned.items():
+            together = run.made(shape)
+            for name in names:
+                alone = run.made(shape, name)
+                was_left_out = together and together.passes and name not in together.late
+                is_left = alone.stopped_by == INTERRUPTED if alone else was_left_out
+                if is_left and f"{shape}-{name}" not in run.outcomes:
+                    self.waiting[shape, name] = "it was left out before"
 
     def left(self) -> Cases:
-        """What is left to measure together."""
-        out = {*self.writer.run.outcomes, *self.given_up, *map("-".join, self.waiting)}
-        return left(self.writer.run, self.planned, out)
+        """What is left to measure together: of shapes that are not whole all who are not out, or were measured
+        alone."""
+        run = self.writer.run
+        out = {*run.outcomes, *self.given_up, *map("-".join, self.waiting)}
+        cases = {}
+        for shape, names in self.planned.items():
+            made = run.made(shape)
+            if made and made.stopped_by != INTERRUPTED:
+                continue
+            names = [name for name in names if f"{shape}-{name}" not in out and not run.made(shape, name)]
+            if names:
+                cases[shape] = names
+        return cases
 
     def accuse(self, request: Request, shape: str, name: str, outcome: Outcome, *, is_sure: bool = False) -> None:
         """Say what a contender did in a worker that was asked for `request`: it loses its row where that `is_sure`, or
@@ -141,31 +159,3 @@ class Trials:
         of_what = self.waiting.pop(case)
         beside = f" Beside others: {of_what}." * bool(of_what)
         self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"
-
-
-def left(run: Run, planned: Cases, out: Container[str]) -> Cases:
-    """What of `planned` is left to measure together: of shapes that are not whole all but the cases that are `out`, and
-    those that were measured apart."""
-    cases = {}
-    for shape, names in planned.items():
-        made = run.made(shape)
-        if made and made.stopped_by != INTERRUPTED:
-            continue
-        names = [name for name in names if f"{shape}-{name}" not in out and not run.made(shape, name)]
-        if names:
-            cases[shape] = names
-    return cases
-
-
-def left_alone(run: Run, planned: Cases) -> list[Case]:
-    """The shapes and contenders of a run that was cut off, of which a trial has not ended, or not begun."""
-    cases = []
-    for shape, names in planned.items():
-        together = run.made(shape)
-        for name in names:
-            alone = run.made(shape, name)
-            was_left_out = together and together.passes and name not in together.late
-            is_left = alone.stopped_by == INTERRUPTED if alone else was_left_out
-            if is_left and f"{shape}-{name}" not in run.outcomes:
-                cases.append((shape, name))
-    return cases

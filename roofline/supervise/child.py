@@ -116,12 +116,11 @@ class Output(threading.Thread):
 
     def __init__(self, pipe: int):
         super().__init__(daemon=True)
-        self._pipe, self.size, self.end = pipe, 0, b""
+        self._pipe, self.end = pipe, b""
 
     def run(self) -> None:
         with open(self._pipe, "rb", buffering=0) as file:
             while text := file.read(KEPT_BYTES):
-                self.size += len(text)
                 self.end = (self.end + text)[-KEPT_BYTES:]
 
 
@@ -227,7 +226,7 @@ class Child(Told):
         self._output.join(1.0)  # something that it began may still hold the pipe
         self.channel.close()
         self._file.close()
-        self._ended = end_text(code, self._output.end.decode(errors="replace"), self._output.size)
+        self._ended = end_text(code, self._output.end.decode(errors="replace"))
         return self._ended
 
 
@@ -259,16 +258,14 @@ def cpu_s(process: int | str) -> float:
     return seconds
 
 
-def end_text(code: int, printed: str, size: int) -> str:
-    """How a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
+def end_text(code: int, printed: str) -> str:
+    """How a process ended, in words: by its exit code, and the last line that it printed.
 
-    >>> end_text(-9, "", 0), end_text(-40, "", 0), end_text(3, "no room", 7)
+    >>> end_text(-9, ""), end_text(-40, ""), end_text(3, "no room")
     ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')
     """
     if code < 0:
         named = f" ({signal.Signals(-code).name})" if -code in {*signal.Signals} else ""  # real-time ones have none
         return f"signal {-code}{named}"
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-    if len(last) > LONGEST_LAST:
-        last = f"...{last[-LONGEST_LAST:]} (the end of {size} bytes that it printed)"
-    return f"exit code {code}: {plain(last)}"
+    return f"exit code {code}: {plain(last[-LONGEST_LAST:])}"

@@ -102,7 +102,7 @@ class Epochs:
                 raise ValueError(f"rank {rank} of {self.size} has said nothing for {PATIENCE_S:g} s")
             for name, value in mine.items():
                 if theirs[name] != value:
-                    raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
+                    raise ValueError(f"rank {rank} has another {name} than rank 0: {theirs[name]} and not {value}")
 
     def begin(self, request: Request) -> Request:
         """Ask all ranks for a worker that does what `request` says; returns that, with what workers are told of
@@ -151,12 +151,6 @@ class Epochs:
     def _silent(self) -> list[int]:
         """The ranks that have not left."""
         return [rank for rank in range(1, self.size) if self.store_get(f"left {rank}") is None]
-
-
-def _difference(theirs: str | list[str], mine: str | list[str]) -> str:
-    if isinstance(mine, str):
-        return f"{theirs} and not {mine}"
-    return f"{' '.join(sorted({*theirs} ^ {*mine}))} is given to one of them"
 
 
 class Follower:
@@ -225,7 +219,7 @@ def identity(root: Path, words: list[str]) -> dict:
         "Python": platform.python_version(),
         "torch": version("torch"),
         "commit": metadata.commit_of(root),
-        "command line": [word for word in words if not word.startswith("--ffn-results")],
+        "command line": " ".join(word for word in words if not word.startswith("--ffn-results")),
     }
 
 

@@ -7,7 +7,7 @@ import time
 
 from roofline.analysis import decision
 from roofline.store.lines import as_read
-from roofline.store.outcome import FAILED, Outcome
+from roofline.store.outcome import left_out
 from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.store.stats import grouped
 from roofline.supervise import stages
@@ -202,8 +202,7 @@ def _lose_left_out(session: Session, worker: Told) -> None:
     asked = request.cases if request.apart else session.trials.left()
     for shape in request.cases.keys() - worker.measured:
         for name in asked.get(shape, ()):
-            outcome = Outcome(FAILED, f"{name}: its runner left it out, and did not say why")
-            session.writer.lose(shape, name, outcome)
+            session.writer.lose(shape, name, left_out(name))
 
 
 def passes_made(run: Run, shapes: Cases) -> dict[str, int]:

@@ -25,7 +25,7 @@ class RunWriter:
         self._journal = journal.Journal(self.folder)
         self._end = end
         if is_new:
-            self.write({"kind": "run"} | self.run.metadata)
+            self._journal.write({"kind": "run"} | self.run.metadata)
         else:
             self.add({"kind": "resumed", "started": _now()})
 

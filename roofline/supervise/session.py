@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.operations.options import Options, as_values
-from roofline.store.outcome import FAILED
+from roofline.store.outcome import FAILED, NOT_RUN, Outcome, left_out
 from roofline.store.run import Run
 from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
 from roofline.supervise.epochs import Epochs
@@ -112,11 +112,18 @@ class Session:
         """Whether workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
 
-    def checked(self, shape: str) -> list[str]:
-        """The contenders that a worker called on `shape`, and that are right."""
-        return self.trials.left().get(shape, []) if shape in self.baseline_call_s else []
+    def outcome(self, shape: str, name: str) -> Outcome | None:
+        """Why a contender has no number, or in plain pytest is not right; None where that is not so."""
+        case = f"{shape}-{name}"
+        if outcome := self.run.outcomes.get(case):
+            return outcome
+        is_checked = shape in self.baseline_call_s and name in self.trials.left().get(shape, ())
+        if name in self.run.measured(shape) if self.options.timed else is_checked:
+            return None
+        reason = self.trials.given_up.get(case) or self.end_reason
+        return Outcome(NOT_RUN, reason) if reason else left_out(name)
 
-    def show_progress(self, text: str, done: float | None) -> None:
+    def show_progress(self, text: str, done: float | None = None) -> None:
         """Show how far the run is, and the fraction of its passes that are made, where that is known."""
         if self.narrator and self.run:
             self.narrator.progress(text, done)

@@ -3,7 +3,7 @@
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -42,23 +42,13 @@ def ignore_signals() -> None:
     answer(signal.SIG_IGN)
 
 
-def install() -> Callable[[], None]:
-    """Turn the signals into KeyboardInterrupt; returns a function that undoes it.
-
-    A signal that someone handles already, or ignores (nohup), stays as it is; so do all outside the main thread.
-    """
-    installed = []
+def install() -> None:
+    """Turn the signals into KeyboardInterrupt. A signal that someone handles already, or ignores (nohup), stays as it
+    is; so do all outside the main thread."""
     for number in ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
             with suppress(ValueError):  # not in the main thread
                 signal.signal(number, interrupt)
-                installed.append(number)
-
-    def restore() -> None:
-        for number in installed:
-            signal.signal(number, signal.SIG_DFL)
-
-    return restore
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def keep(session: Session, worker: Told, message: object) -> None:
     """Handle a message as every stage does that knows no better."""
     match message:
         case StepBegan():
-            session.show_progress(message.words, None)
+            session.show_progress(message.words)
         case JournalLine(line):
             session.writer.add(line)
         case Rejected(shape, name, outcome, is_sure):
@@ -85,7 +85,7 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
         match message:
             case StepBegan():
                 done = asked - len(unchecked)
-                session.show_progress(f"{done} of {asked} shapes checked: {message.words}", None)
+                session.show_progress(f"{done} of {asked} shapes checked: {message.words}")
             case ShapeChecked(shape, baseline_call_s, facts):
                 worker.done.add(shape)
                 if not worker.request.apart:

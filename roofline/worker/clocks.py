@@ -84,10 +84,6 @@ class Clock:
     def warm(self, calls: list[Call]) -> None:
         """Called before the first turn of a GPU's warm-up."""
 
-    def waits(self, call: Call) -> bool:
-        """Whether `call` returns only when the device has done what was enqueued before it, as `.item()` does."""
-        return False
-
 
 class CpuClock(Clock):
     """Wall time of the calling thread around each call, with the garbage collector off and threads kept to their cores.
@@ -282,8 +278,6 @@ class CudaClock(Clock):
     """A GPU is nobody else's while it is measured: what differs is the process."""
     PREROLL_S = 0.001
     """A host launches thirty kernels in a third of it."""
-    HELD_S = 0.5
-    """Longer than a host needs for any call that does not wait."""
 
     def __init__(self):
         import torch
@@ -325,15 +319,6 @@ class CudaClock(Clock):
         self.look_while_busy()
         self._synchronize()
         return start.elapsed_time(stop) * 1e-3
-
-    def waits(self, call: Call) -> bool:
-        before = self._cuda.Event(enable_timing=True)
-        self._cuda._sleep(int(self.HELD_S * SM_HZ))
-        before.record()
-        call.run()
-        is_done = before.query()
-        self._synchronize()
-        return is_done
 
     def _align(self) -> None:
         """Do what comes between the hold and the start event."""

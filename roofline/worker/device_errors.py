@@ -1,6 +1,5 @@
 """What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
 
-import re
 import traceback
 from pathlib import Path
 
@@ -8,8 +7,6 @@ from roofline.store.lines import plain
 from roofline.worker.rounds import CallError
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
-OF_ALLOCATOR = re.compile(r"tried to allocate (\d+) bytes")
-"""What torch's says of a CPU."""
 UNSUPPORTED = (
     *("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED"),
     *("Failed to find C compiler", "'-shared', '-fPIC'"),  # of Triton: it compiles a module of C that loads kernels
@@ -35,8 +32,7 @@ def reason(error: BaseException) -> str:
     error = _cause(error)
     first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
-        size = OF_ALLOCATOR.search(first)
-        return f"{missing}: {int(size[1]) / 1e9:.3g} GB were asked for" if size else f"{missing}: {first}"
+        return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"

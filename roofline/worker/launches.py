@@ -46,13 +46,16 @@ def traced(call: Callable[[], object]) -> list:
 def name_kernels(worker) -> None:
     """Tell which kernels each contender launches, or the bytes that a call of it needs. What fails is told in a note: a
     name is not worth a run."""
-    failures: list[str] = []
+
+    def note(reason: str) -> None:
+        worker.note("kernel names", f"Kernel names: not all were found: {reason}.")
+
     for shape, names in worker.request.cases.items():
         prepared = worker.prepare(shape, names)
         kernel_names = {}
+        for outcome in prepared.rejected.values():
+            note(outcome.reason)
         for name in names:
-            if name in prepared.rejected:
-                failures.append(prepared.rejected[name].reason)
             if not (entrant := prepared.entrants.get(name)):
                 continue
             worker.begin(Step.CALL, shape, name=name)
@@ -63,9 +66,7 @@ def name_kernels(worker) -> None:
                     kernel_names[name] = of_call(entrant.call)
             except Exception as error:
                 stop_if_lost(worker.device, error)
-                failures.append(device_errors.reason(error))
+                note(device_errors.reason(error))
         prepared.entrants.clear()
         if kernel_names:
             worker.journal("kernels", shape=shape, kernel_names=kernel_names)
-    if failures:
-        worker.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")

@@ -15,10 +15,9 @@ from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
 from roofline.worker.prepared import Broken, rejection, stop_if_lost
 from roofline.worker.rounds import CallError, Rounds, StopRule, named
 
-LATE = "the host was late for every sample; close the programs that keep it busy"
-WAITS = (
-    "each call waits for the device, as by .item(), synchronize() or a copy to the host: then the host is late for "
-    "every sample; have it enqueue its work and return"
+LATE = (
+    "the host was late for every sample: a call that waits for the device, as by .item(), synchronize() or a copy to "
+    "the host, is to enqueue its work and return; else close the programs that keep the host busy"
 )
 """Why an entrant of a GPU has no samples."""
 ON_STREAM = {"cpu": "", "cuda": ", on the current stream or behind it: what it hands to another has to wait for that"}
@@ -65,8 +64,8 @@ class ShapePasses:
         request = worker.request
         prepared = self.prepared
         passes = request.passes[self.shape]
-        whole = StopRule.of_process(worker.options.max_seconds, request.processes, worker.device)
-        rule = whole.part(passes, worker.clock.passes)
+        planned = worker.clock.passes * request.processes
+        rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, planned)
         if worker.options.decide and prepared.analysis == "throughput":  # which says when it is enough
             rule = replace(rule, width=0.0)
         return Rounds(
@@ -185,8 +184,7 @@ class ShapePasses:
         worker = self.worker
         for name in list(prepared.entrants):
             if not self.rounds.times_s[name]:
-                reason = WAITS if worker.clock.waits(prepared.entrants[name].call) else LATE
-                prepared.reject(name, Outcome(FAILED, f"{name}: {reason}"))
+                prepared.reject(name, Outcome(FAILED, f"{name}: {LATE}"))
         self._refuse_impossible_times()
         for name in prepared.contenders:
             if prepared.entrants[name].recheck:

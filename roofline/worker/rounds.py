@@ -55,15 +55,15 @@ class StopRule:
     warmup_s: float | None = 0.2
 
     @classmethod
-    def of_process(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
-        """The rule of one of so many processes. On a CPU what was checked is warm."""
-        rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
-        return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
-
-    def part(self, passes: int, of: int) -> "StopRule":
-        """This rule scaled down for a worker that makes `passes` of the `of` passes that are planned."""
-        rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
-        return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
+    def of_worker(cls, max_seconds: float, device: str, passes: int, of: int) -> "StopRule":
+        """The rule of a worker that makes `passes` of the `of` passes that are planned. On a CPU what was checked is
+        warm."""
+        return cls(
+            max_seconds=max_seconds * passes / of,
+            min_rounds=-(-cls.min_rounds * passes // of),
+            max_rounds=cls.max_rounds * passes // of,
+            warmup_s=cls.warmup_s if device == "cuda" else None,
+        )
 
 
 class Inputs:

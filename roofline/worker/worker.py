@@ -154,25 +154,26 @@ class Worker:
         if self.telemetry.lacking:
             self.note("telemetry", self.telemetry.lacking)
         with self.clock.while_busy(self.telemetry.read):
-            self.measure_all(first)
+            if self.request.when == "start":
+                self.begin(Step.IDLE)
+                self.journal("idle", empty_call_s=empty_call_s(self.clock))
+            self.measure_ceilings(first)
+            if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
+                self.measure_links()
+            self.measure_shapes()
 
-    def measure_all(self, first: runner.Runner) -> None:
-        """Measure what was asked for, with the clock and the probes of the `first` runner."""
-        if self.request.when == "start":
-            self.begin(Step.IDLE)
-            self.journal("idle", empty_call_s=empty_call_s(self.clock))
-        self.measure_ceilings(first)
-        if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
-            self.measure_links()
+    def measure_shapes(self) -> None:
+        """Make passes over all shapes by turns. Of a shape that is done nothing is kept: its memory is the next
+        one's."""
         shapes: dict[str, ShapePasses] = {}
         for index in range(1, max(self.request.passes.values()) + 1):
             for shape, passes in self.request.passes.items():
                 if index == 1:
                     shapes[shape] = ShapePasses(self, shape)
-                if index < passes:
-                    shapes[shape].run_pass(is_last=False)
-                elif index == passes:  # of a shape that is done nothing is kept: its memory is the next one's
-                    shapes.pop(shape).run_pass(is_last=True)
+                if index <= passes:
+                    shapes[shape].run_pass(is_last=index == passes)
+                if index == passes:
+                    del shapes[shape]
 
     def measure_ceilings(self, first: runner.Runner) -> None:
         """Make the probes of the ceilings, and measure these, unless an earlier worker did. Where that fails, no

@@ -1,5 +1,7 @@
 """Rows of contenders that took turns alone with the baseline, and what a run has left to measure."""
 
+from types import SimpleNamespace
+
 import pytest
 from made_up_run import END, HEAD, save, shape
 
@@ -7,7 +9,7 @@ from roofline.analysis.records import frame, records_of
 from roofline.analysis.tokens import by_tokens
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.supervise.apart import left, left_alone
+from roofline.supervise.apart import Trials
 from roofline.supervise.measuring import passes_left
 
 
@@ -64,10 +66,9 @@ def test_where_all_were_made_apart_the_first_has_the_baselines_row(tmp_path, und
 )
 def test_what_a_run_has_left(tmp_path, lines, together, alone):
     run = load(save(tmp_path / "run", [HEAD, *lines]))
-    suspects = left_alone(run, PLANNED)
-    assert suspects == [(SHAPE, name) for name in alone]
-    out = {*run.outcomes, *map("-".join, suspects)}
-    assert left(run, PLANNED, out) == ({SHAPE: together} if together else {})
+    trials = Trials(SimpleNamespace(run=run), PLANNED, 60.0, are_possible=True)
+    assert list(trials.waiting) == [(SHAPE, name) for name in alone]
+    assert trials.left() == ({SHAPE: together} if together else {})
     assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
 
 

