@@ -49,7 +49,7 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     times_s = shape.times_s(record["contender"])
     groups = shape.groups
     if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
-        block_of = blocks(tuple(groups.items()))
+        block_of = blocks(groups)
         groups = {index: (block, 0) for index, block in block_of.items()}
     anchor = shape.anchor
     if of == HIDDEN:

@@ -19,20 +19,6 @@ REDRAW = "python3 -m roofline report"
 LOGGED_S = 10.0
 """Between two lines of progress in a log. A terminal rewrites the line each time."""
 
-BAR = 20
-"""Characters of it."""
-
-
-def bar(done: float) -> str:
-    """A bar of the fraction that is done.
-
-    >>> bar(0.33)
-    '[######..............]  33 %'
-    """
-    full = int(BAR * done)
-    return f"[{'#' * full}{'.' * (BAR - full)}] {int(100 * done):3} %"
-
-
 ENDS = "outside of all contenders, this ends the run"
 
 
@@ -62,12 +48,10 @@ class Narrator:
         """Write `text` on a line of its own, now, wherever the terminal is piped to."""
         self._write(text, live=False)
 
-    def progress(self, text: str, done: float | None = None) -> None:
-        """Say how far the run is: always on a terminal, with a bar of what is `done`; now and then in a log."""
+    def progress(self, text: str) -> None:
+        """Say how far the run is: always on a terminal, now and then in a log."""
         now = time.monotonic()
         live = self._is_watched()
-        if live and done is not None:
-            text = f"{bar(done)} {text}"
         if live or now - self._logged_s >= LOGGED_S:
             self._logged_s = now
             self._write(text, live)

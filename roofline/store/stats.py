@@ -72,7 +72,7 @@ def estimate(
     means = map(fmean, zip(*typical.values(), strict=True))
     value = of(*map(math.exp, means))
     if len(typical) == 1:
-        typical = _typical(anchor, series, blocks(tuple(groups.items())))
+        typical = _typical(anchor, series, blocks(groups))
     return student(value, [*_values(of, typical).values()], log=log)
 
 
@@ -129,8 +129,7 @@ def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, A
         anchor = series[0]
     logs = []
     for values in series:
-        items = [tuple(mapping.items()) for mapping in (unit_of, anchor, values)]
-        logs.append(_typical_logs(*items))
+        logs.append(_typical_logs(unit_of, anchor, values))
     typical = {}
     for unit in logs[0]:
         if all(unit in of_series for of_series in logs):
@@ -138,16 +137,9 @@ def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, A
     return typical
 
 
-Items = tuple[tuple[int, Any], ...]
-"""The rounds of a mapping, each with its value, which can be hashed."""
-
-
-@lru_cache(maxsize=256)
-def _typical_logs(unit_of: Items, anchor: Items, series: Items) -> dict[Any, float]:
-    """{unit: logarithm of the typical value of a series}. Every arm of a shape asks for the same times again."""
-    units = dict(unit_of)
-    values = dict(series)
-    rounds = grouped((units[index], (index, value)) for index, value in anchor)
+def _typical_logs(unit_of: Mapping[int, Any], anchor: Series, values: Series) -> dict[Any, float]:
+    """{unit: logarithm of the typical value of a series}."""
+    rounds = grouped((unit_of[index], (index, value)) for index, value in anchor.items())
     logs = {}
     for unit, pairs in sorted(rounds.items()):
         ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
@@ -163,13 +155,12 @@ def middle(values: list[float]) -> float:
     return fmean(ranked[cut : len(ranked) - cut]) if cut else median(ranked)
 
 
-@lru_cache(maxsize=64)
-def blocks(groups: Items) -> dict[int, int]:
+def blocks(groups: Groups) -> dict[int, int]:
     """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
     blocks = {}
-    for index, (_, pass_index) in groups:
+    for index, (_, pass_index) in groups.items():
         blocks[index] = pass_index
-    if len({*dict(groups).values()}) < BLOCKS:
+    if len({*groups.values()}) < BLOCKS:
         for place, index in enumerate(sorted(blocks)):
             blocks[index] = place * BLOCKS // len(groups)
     return blocks

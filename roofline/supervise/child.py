@@ -163,7 +163,7 @@ class Child(Told):
             )  # fmt: skip
         self._output.start()
         with suppress(OSError):  # it has ended already
-            self.channel.ask(request)
+            self.channel.ask(request)  # some 20 KB, which a socket keeps until they are read
 
     @property
     def marked(self) -> int:

@@ -36,8 +36,7 @@ def measure(session: Session) -> None:
     def hear(worker: Told, message: object) -> None:
         match message:
             case StepBegan():
-                words, done = progress(session, worker, since, passes_before)
-                session.show_progress(f"{words}: {message.words}", done)
+                session.show_progress(f"{progress(session, worker, since, passes_before)}: {message.words}")
             case ShapePrepared(shape):
                 worker.prepared[shape.id] = shape
             case Turns():
@@ -118,22 +117,21 @@ def passes_done(session: Session) -> int:
     return sum(shape.passes for shape in session.run.shapes.values())
 
 
-def progress(session: Session, worker: Told, since: float, passes_before: int) -> tuple[str, float | None]:
-    """How far the run is, in words, and the fraction of the passes that are made; None where nobody knows. The run goes
-    on since `since`, and there were `passes_before` then."""
+def progress(session: Session, worker: Told, since: float, passes_before: int) -> str:
+    """How far the run is, in words. It goes on since `since`, and there were `passes_before` then."""
     done = passes_done(session)
     if apart := worker.request.apart:
-        return f"{done} passes, {apart} alone", None
+        return f"{done} passes, {apart} alone"
     if not worker.request.is_planned:
         undecided = f"{len(worker.request.cases)} of {len(session.planned)} shapes undecided"
-        return f"{done} passes, {undecided}", None
+        return f"{done} passes, {undecided}"
     all_made = passes_made(session.run, session.trials.left()).values()
     left = sum(max(0, session.planned_passes - made) for made in all_made)
     words = f"{done} of {done + left} passes"
     if made := done - passes_before:
         left_s = left * (time.monotonic() - since) / made  # the rest goes on as it went until now
         words += f", {duration(left_s + session.plan.report_s)} left"
-    return words, done / (done + left or 1)
+    return words
 
 
 def add_turns(session: Session, worker: Told, turns: Turns) -> None:

@@ -96,16 +96,10 @@ def why_unknown(root: Path) -> str:
 
 def _of_git(root: Path) -> tuple[str, str]:
     """The commit, and why it is unknown."""
-
-    def git(*arguments: str) -> str:
-        environment = os.environ | {"LC_ALL": "C"}
-        return subprocess.check_output(
-            ["git", *arguments], cwd=root, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
-        ).strip()
-
+    describe = ["git", "describe", "--always", "--exclude=*", "--dirty=+dirty"]
+    about = {"cwd": root, "env": os.environ | {"LC_ALL": "C"}, "stderr": subprocess.PIPE}
     try:
-        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")
-        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else ""), ""
+        return subprocess.check_output(describe, text=True, errors="replace", **about).strip(), ""
     except OSError as error:
         return UNKNOWN, f"git could not be run ({error.strerror})"
     except subprocess.CalledProcessError as error:

@@ -123,21 +123,21 @@ class Session:
         reason = self.trials.given_up.get(case) or self.end_reason
         return Outcome(NOT_RUN, reason) if reason else left_out(name)
 
-    def show_progress(self, text: str, done: float | None = None) -> None:
-        """Show how far the run is, and the fraction of its passes that are made, where that is known."""
+    def show_progress(self, text: str) -> None:
+        """Show how far the run is."""
         if self.narrator and self.run:
-            self.narrator.progress(text, done)
+            self.narrator.progress(text)
 
     def request(self, kind: str, cases: dict[str, list[str]], apart: str = "", **fields) -> Request:
         """What a worker is asked for `cases`; `fields` are further ones of the request."""
-        refused = {}
+        refused = dict(self.trials.given_up) if self.trials else {}
         chosen = dict(self.chosen)
         entrants = {}
-        if self.run:
-            lost = self.run.outcomes
-            refused = {case: outcome.reason for case, outcome in lost.items() if outcome.outcome == FAILED}
-            refused |= self.trials.given_up
-        for shape in self.run.shapes.values() if self.run else ():
+        run = self.run or Run({})
+        for case, outcome in run.outcomes.items():
+            if outcome.outcome == FAILED:
+                refused[case] = outcome.reason
+        for shape in run.shapes.values():
             if shape.passes:
                 chosen[shape.id] = shape.choices
                 if shape.apart == apart:

@@ -1,7 +1,5 @@
 """Stages of a run: learn what the machine is, check, name kernels; each by workers. `supervise.measuring` measures."""
 
-import time
-
 from roofline import operations
 from roofline.supervise.blame import conclude, outcome_of
 from roofline.supervise.child import Told, WorkerEnd
@@ -49,18 +47,12 @@ def check(session: Session) -> None:
     shapes = _unchecked(session)
     if not shapes:
         return
-    left = session.trials.left()
-    count = sum(len(left[shape]) for shape in shapes)
-    began, before = time.monotonic(), len(session.run.outcomes)
     beside = []
     if session.options.device == "cuda" and not session.epochs:
         beside = [shape for shape in shapes if not _is_linked(shape)]  # a link keeps no pace beside other processes
     several = max(1, min(CHECKERS, machine.cores() // 4))
     _check(session, [beside[index::several] for index in range(several)], [])
     _check(session, [[shape for shape in shapes if shape not in beside]], shapes)
-    took = f"{count} cases in {time.monotonic() - began:.0f} s"
-    lost = len(session.run.outcomes) - before
-    session.writer.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
 
 
 def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:

@@ -1,6 +1,5 @@
 """A prepared case: the entrants of one shape, checked and ready to be timed in turns, and who was rejected and why."""
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -138,7 +137,6 @@ class PreparedCase:
         Raises `Broken` where the device is lost, or a setting of the process is no longer what it was; whatever else
         `check` dies of, the others still get their numbers."""
         before = process_state.noted() if self.is_guarded else []
-        threads = threading.active_count()
         try:
             result = check()
         except BaseException as error:
@@ -150,8 +148,6 @@ class PreparedCase:
             return self.reject(name, result, is_sure=is_sure)
         if changed:
             raise Broken(name, Outcome(FAILED, f"it changes {', '.join(changed)}, which others share"))
-        if self.is_guarded and threading.active_count() > threads:
-            self.changes[name] = "the number of threads, which go on"
         self.entrants[name] = result
 
     def call_again(self, name: str) -> None:

@@ -48,13 +48,14 @@ def highest_sm_clock_mhz() -> float | None:
 
 
 class GpuTelemetry:
-    """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case.
+    """NVML readings taken while the device is busy, at most every `INTERVAL_S`; `summary()` ends a case.
 
     What NVML does not tell on this machine is None; where it tells nothing, `lacking` says why.
     """
 
-    def __init__(self, interval_s: float = 0.05):
-        self._interval_s = interval_s
+    INTERVAL_S = 0.05
+
+    def __init__(self):
         self._handle = None
         self.lacking = ""
         self.start()
@@ -69,7 +70,7 @@ class GpuTelemetry:
         self._last = 0.0
 
     def read(self) -> None:
-        if self._handle is None or time.perf_counter() - self._last < self._interval_s:
+        if self._handle is None or time.perf_counter() - self._last < self.INTERVAL_S:
             return
         nvml = self._nvml
         self._readings.append(

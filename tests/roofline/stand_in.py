@@ -613,15 +613,15 @@ def make_nvml():
         raise error("Not Supported")  # as of a card that cannot be divided
 
     return types.SimpleNamespace(
-        refuse=refuse, NVMLError=error, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, NVML_COMPUTEMODE_DEFAULT=0,
+        refuse=refuse, NVMLError=error, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0,
         nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlSystemGetDriverVersion=lambda: "made up",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetCudaComputeCapability=lambda handle: CARDS[os.environ[NAMED]],
         nvmlDeviceGetClockInfo=lambda handle, kind: SM_HZ / 1e6,
-        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980, nvmlDeviceGetMigMode=refuse,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
         nvmlDeviceGetPowerUsage=lambda handle: 650_000, nvmlDeviceGetTemperature=lambda handle, kind: 60,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0, nvmlDeviceGetComputeMode=lambda handle: 0,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [],
         nvmlDeviceGetTotalEnergyConsumption=lambda handle: DEVICE.host * 650_000,
     )  # fmt: skip

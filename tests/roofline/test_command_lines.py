@@ -48,10 +48,6 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ("--ffn-contenders=persistent",),
-            "--ffn-contenders persistent: timed on a GPU only, and this run",
-        ),
         (("--ffn-contenders=persistant",), "did you mean persistent?"),
         pytest.param(
             ("--ffn-device=cuda",),

@@ -13,25 +13,27 @@ import dataclasses, os
 from fake_clock import FakeClock
 
 from roofline import operations
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, PreparedCase
 from roofline.worker.runner import Runner
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
-class Call:
-    def __init__(self, name, time_s):
-        self.name, self.time_s, self.count = name, time_s, 0
+def noted(name, time_s):
+    counts = []
 
-    def __call__(self):
-        self.count += 1
-        return self.time_s * (1 + 0.01 * (self.count % 7))
+    def run():
+        counts.append(name)
+        return time_s * (1 + 0.01 * (len(counts) % 7))
 
-    def notes(self):
-        if os.environ.get("FAULT") == f"{self.name} dies" and self.count == 20:
+    def notes():
+        if os.environ.get("FAULT") == f"{name} dies" and len(counts) == 20:
             raise RuntimeError("the paced link is dead: chunk 3")
-        timeline = {"transfers": [[1, 0]], "arrivals_s": [0.5 * self.time_s], "waits": [[1, 0.0, self.time_s]]}
-        return {"last_arrival_s": self.time_s, "timeline": timeline | {"end_s": self.time_s}}
+        timeline = {"transfers": [[1, 0]], "arrivals_s": [0.5 * time_s], "waits": [[1, 0.0, time_s]]}
+        return {"last_arrival_s": time_s, "timeline": timeline | {"end_s": time_s}}
+
+    return Call(run, notes=notes)
 
 
 class Gathers(Runner):
@@ -42,9 +44,9 @@ class Gathers(Runner):
         times = {"serial": 7e-3, "row_block": 5e-3}
         prepared = PreparedCase(case, "serial")
         for name in dict.fromkeys(["serial", *names]):
-            prepared.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
+            prepared.entrants[name] = Entrant(name, noted(name, times[name]), config="known", relative_error=0.0)
         for name, role, time_s in (("gemm torch", "gemm", 4e-3), ("link", "link", 3e-3)):
-            prepared.entrants[name] = Entrant(name, Call(name, time_s), role, "known")
+            prepared.entrants[name] = Entrant(name, noted(name, time_s), role, "known")
         asked = float(os.environ.get("ASKED", "1")) * case.work.wire_bytes / 3e-3
         prepared.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": asked}
         prepared.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}

@@ -110,7 +110,7 @@ def test_who_starts_it_otherwise_is_told_the_way_out(example, monkeypatch, world
     runners.planner(declared)
     way_out = {1: "start torchrun --nproc-per-node N", 2: "leave torchrun out"}[world]
     with pytest.raises(ValueError, match=f"--ffn-operations: gradient_all_reduce has no case: .*{way_out}"):
-        selection.check(options, runners, [], "")
+        selection.check(options, runners, [])
 
 
 OVERHEAD_S, BYTES_PER_S, BACKWARD_S = 1.5e-3, 128e6, 0.05

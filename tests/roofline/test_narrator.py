@@ -50,15 +50,6 @@ def test_a_log_has_a_line_of_progress_every_ten_seconds(narrate):
     assert reporter.text.splitlines() == ["first", "third"]
 
 
-def test_a_bar_stands_where_a_terminal_is_one(narrate, monkeypatch):
-    bar = "[#####...............]  25 % turns"
-    for live, terminal, text in ((True, "xterm", bar), (False, "xterm", "turns\n"), (True, "dumb", "turns\n")):
-        monkeypatch.setenv("TERM", terminal)
-        made, reporter, _ = narrate(live)
-        made.progress("turns", 0.25)
-        assert reporter.text == text
-
-
 def test_a_terminal_has_one_line_that_gives_way_to_what_is_said(narrate):
     made, reporter, _ = narrate(live=True)
     made.progress("ceilings")

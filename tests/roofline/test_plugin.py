@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
-import sys
 import types
 
 import pytest
@@ -67,14 +65,10 @@ def test_record_fields_follow_from_durations_and_probes(timed):
     time = record["time_s"]
     assert min(NUMPY) < time < max(NUMPY)
     assert (record["flop"], record["device_bytes"]) == (FLOP, 4 * (64 * 1024 + 416 * 1024 + 64 * 416))
-    assert record["tflops"] == pytest.approx(FLOP / time / 1e12)
     # 3 TFLOP/s and 1 TB/s by the probes, whose balance 3 lies under this intensity.
-    assert record["roof_tflops"] == pytest.approx(3.0)
     assert record["of_roof"] == pytest.approx(FLOP / time / 3e12)
     ratios = [t / n for t, n in zip(TORCH, NUMPY, strict=True)]
-    assert record["ratio_low"] <= record["ratio_to_baseline"] <= record["ratio_high"]
     assert record["ratio_to_baseline"] == pytest.approx(statistics.median(ratios), rel=0.05)
-    assert record["baseline_time_s"] / record["time_s"] == pytest.approx(record["ratio_to_baseline"])
     assert (record["bound"], record["source"], record["throttled"]) == ("compute", "cpu", None)
 
 
@@ -102,10 +96,6 @@ def test_the_same_json_is_made_of_a_journal_later(timed, tmp_path, undrawn):
         saved = timed.rows[row["params"]["contender"]]
         same = ("name", "param", "params", "stats", "extra_info")
         assert {name: row[name] for name in same} == {name: saved[name] for name in same}
-    files = [str(folder / "benchmark.json") for folder in (timed.folder, tmp_path)]
-    words = [sys.executable, "-m", "pytest_benchmark", "compare", "--group-by=name", "--columns=median", *files]
-    compared = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert compared.count(": 2 tests") == len(timed.rows)
 
 
 def test_json_has_the_ceilings_and_no_host_name(timed):
@@ -177,29 +167,6 @@ def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run
     assert kind == "failed"
     limit = "0.0545 GFLOP at 12.29 TFLOP/s (32 cores at 6 GHz, 64 a cycle by avx512f) take 4.44 us; have"
     assert reason.startswith(f"numpy: faster than the chip can be: 4.00 us, where {limit}")
-
-
-BUSY = """
-def probes(quiet=probes()):
-    return [dataclasses.replace(probe, amount=probe.amount / 3) for probe in quiet]
-"""
-
-
-def test_probes_of_a_busy_machine_set_no_floor(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.01"}, more=BUSY)
-    assert (outcome.code, [*outcome.rows]) == (0, ["torch", "numpy"])
-    assert outcome.rows["numpy"]["extra_info"]["of_roof"] > 4
-
-
-WITH_DATASHEET = """
-sheet = {"flops": {"fp32": 3e12}, "memory_bandwidth_bytes_per_s": 1e10}
-machine.describe = lambda device: describe(device) | {"datasheet": sheet}
-"""
-
-
-def test_the_datasheet_of_the_machine_chooses_the_probe_and_not_its_ceilings(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch", more=WITH_DATASHEET)
-    assert outcome.kept.shapes[SHAPE].of_role("probe") == ["probe read"]  # below 300 FLOP a byte, and above 3
 
 
 def test_a_cpu_of_unknown_instructions_has_no_floor_and_the_report_says_so(run_project):
@@ -281,20 +248,6 @@ def test_shares_run_in_this_process_where_somebody_looks_around_in_it(option):
     assert hooks.runs_here(types.SimpleNamespace(option=options))
 
 
-INSTRUMENTED = """
-
-class ClockWithInstruments(FakeClock):
-    instruments = 0.0
-
-    def turn(self, calls):
-        times = super().turn(calls)
-        self.readings = [{"sm_clock_hz": self.instruments + slot} for slot in range(len(calls))]
-        return times
-
-
-Runner.clock = lambda self: ClockWithInstruments()
-Runner.instruments = lambda self: lambda: 1.7e9
-"""
 NO_COMPILER = """
 from roofline.worker.telemetry import CpuTelemetry
 
@@ -306,14 +259,6 @@ def make():
 Runner.instruments = lambda self: make
 CpuTelemetry.lacking = "No clock and power: NVML is not there."
 """
-
-
-def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=INSTRUMENTED)
-    (shape,) = outcome.kept.shapes.values()
-    read = {name: shape.values(name, "sm_clock_hz") for name in ("torch", "numpy", "probe matmul")}
-    assert {len(values) for values in read.values()} == {shape.round_count}
-    assert all(read[name][turn.index] == 1.7e9 + slot for turn in shape.rounds for slot, name in enumerate(turn.order))
 
 
 def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_project):

@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import sys
-import threading
 
 import pytest
 import torch
@@ -56,12 +55,3 @@ def test_what_an_import_changes_is_put_back_and_told(name, tmp_path, monkeypatch
     prepared.load("bad", CHANGES[name])
     assert state() == before
     assert name in prepared.changes["bad"]
-
-
-def test_threads_that_go_on_are_told():
-    ends, prepared = threading.Event(), PreparedCase(None, "good")
-    thread = threading.Thread(target=ends.wait)
-    prepared.enter("bad", lambda: thread.start() or Entrant("bad", None))
-    ends.set()
-    thread.join()
-    assert (prepared.contenders, prepared.changes) == (["bad"], {"bad": "the number of threads, which go on"})
