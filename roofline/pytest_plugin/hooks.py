@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -249,12 +248,10 @@ def _end_without_cases(session) -> None:
 def _start(config, state: Session) -> None:
     """Ask a first worker what the machine is, and plan the run."""
     state.root = None if runs_here(config) and not state.epochs else config.rootpath
-    began = time.monotonic()
     stages.greet(state)
-    start_s = time.monotonic() - began
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
-    state.plan = _plan(state, state.hello, start_s)
+    state.plan = _plan(state)
 
 
 def _make_time_for_decisions(config, state: Session) -> None:
@@ -272,7 +269,7 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan or _plan(state, plan.UNSEEN, plan.START_S)
+    planned = state.plan or _plan(state)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
     text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
@@ -283,11 +280,11 @@ def pytest_report_collectionfinish(config):
     return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
 
-def _plan(state: Session, hello: dict, start_s: float) -> plan.Plan:
+def _plan(state: Session) -> plan.Plan:
     shapes = {case.id: state.planned[case.id] for case in state.cases_left}
     measured = state.resumed.shapes if state.resumed else {}
     done = {name: shape.passes for name, shape in measured.items()}
-    return plan.plan(shapes, state.options, hello, done=done, start_s=start_s)
+    return plan.plan(shapes, state.options, state.hello or plan.UNSEEN, done=done)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ from roofline.worker import worker as worker_here
 from roofline.worker.messages import Request, StepBegan, Stopped
 
 LOOK_S = 0.5
-"""From one look to the next at workers that tell nothing: what one forked may hold its end of the channel."""
+"""From one look to the next at workers that tell nothing, and for signals: what one forked may hold its end of the
+channel."""
 
 GRACE_S, RANKS_GRACE_S = 5.0, 1.0
 """For a worker to tell its whole rounds, once it was asked to end; on ranks it may wait for another that is gone."""
@@ -64,13 +65,13 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
 def listen(session: Session, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
-    with signals.noted() as (session.signals, woken):
+    with signals.noted() as session.signals:
         try:
             while not session.signals:
                 if requests and not session.end_reason:
                     workers += _begun(session, requests.pop(0))
                 elif workers:
-                    yield from _look(session, workers, woken)
+                    yield from _look(session, workers)
                 else:
                     break
             if session.signals:
@@ -114,12 +115,12 @@ def _patience(session: Session, worker: Child) -> Patience:
     return Patience(worker.step, options, call_s, worker.cpu_s)
 
 
-def _look(session: Session, workers: list[Child], woken: list) -> Messages:
+def _look(session: Session, workers: list[Child]) -> Messages:
     """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
     its limit."""
-    places = [worker.channel for worker in workers]
+    channels = [worker.channel for worker in workers]
     look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
-    ready = wait([*places, *woken], max(0.0, look_s))
+    ready = wait(channels, max(0.0, look_s))
     have_failed = session.epochs and _hear_of_ranks(session)
     for worker in list(workers):
         is_heard = worker.channel in ready or worker.is_over
@@ -185,7 +186,7 @@ def _stop(session: Session, workers: list[Child]) -> Messages:
     for worker in workers:
         worker.process.terminate()
     while workers and time.monotonic() < deadline:
-        yield from _look(session, workers, [])
+        yield from _look(session, workers)
         name, again = session.signals[-1]
         if again - when >= APART_S and not session.epochs:
             for worker in workers:

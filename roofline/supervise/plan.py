@@ -7,8 +7,8 @@ from roofline import operations
 from roofline.worker.rounds import PATIENCE, StopRule
 
 START_S = 4.5
-"""The seconds of a process, with its imports, where none of this machine was timed yet (--collect-only). Seconds here
-are those of two cores of a Xeon, in runs of 1 and of 12 shapes, or where a GPU is named, of three visits to an H100."""
+"""The seconds of a process, with its imports. Seconds here are those of two cores of a Xeon, in runs of 1 and of 12
+shapes, or where a GPU is named, of three visits to an H100."""
 CHECK_S = {"throughput": 0.06, "overlap": 0.5}
 """{analysis: seconds of the first calls of a contender}."""
 ENTER_S = {"throughput": 0.05, "overlap": 0.08}
@@ -48,12 +48,12 @@ def flops_per_s(machine: dict) -> float:
     return GPU_FLOPS if machine["source"] == "gpu" else CORE_FLOPS * machine["cores"]
 
 
-def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int], start_s: float) -> Plan:
+def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int]) -> Plan:
     """The plan of the `shapes` ({shape: contenders}) that are left, of some of which so many passes are `done`. `hello`
-    is what the first worker told, and `start_s` what it took to begin."""
+    is what the first worker told."""
     passes = hello["passes"]
     planned = passes * (options.processes or hello["processes"])
-    check_s = begin_s = start_s
+    check_s = begin_s = START_S
     turns_s = 0.0
     most_left = 0
     analyses = set()

@@ -1,7 +1,6 @@
 """SIGTERM (a batch system's limit) and SIGHUP (a closed terminal) end a run as Ctrl-C does: with all it measured."""
 
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,29 +51,21 @@ def install() -> None:
 
 
 @contextmanager
-def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
-    """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A socket becomes
-    readable with the first. A signal that is ignored stays so, and outside the
-    main thread all are."""
+def noted() -> Iterator[list[tuple[str, float]]]:
+    """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A signal that is
+    ignored stays so, and outside the main thread all are."""
     names: list[tuple[str, float]] = []
-    before, (wakes, woken) = {}, socket.socketpair()
-    for end in (wakes, woken):
-        end.setblocking(False)
+    before = {}
 
     def note(number: int, frame) -> None:
         names.append((name_of(number), time.monotonic()))
 
     with suppress(ValueError):  # not in the main thread
-        before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         for number in ALL:
             if signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, note)
     try:
-        yield names, [woken]
+        yield names
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if before:
-            signal.set_wakeup_fd(before_fd)
-        wakes.close()
-        woken.close()

@@ -227,7 +227,6 @@ ENDED = [
 ENDED_SLOWLY = [
     ("prepared 64 SIGTERM", 1, 2, ALL),
     ("numpy 128 SIGINT", 1, 2, ALL[4:]),
-    ("numpy 128 SIGTERM", 3, 2, ALL[4:]),
     ("late 256 SIGTERM", 3, 2, []),  # each has rounds, but not all of them
     ("numpy 128 SIGHUP", 1, 2, ALL[4:]),
     ("first-numpy 128 SIGINT", 1, 2, ALL),

@@ -12,18 +12,18 @@ SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 25
 HELLO = {"passes": 4, "processes": 3, "machine": {"source": "cpu", "cores": 20, "cache_bytes": 0}}
 OPTIONS = SimpleNamespace(device="cpu", max_seconds=1.0, processes=None, no_report=False)
 
-BEGIN_S = 2.0 + 4 * plan.ENTER_S["throughput"]
+BEGIN_S = plan.START_S + 4 * plan.ENTER_S["throughput"]
 TURNS_S = len(SHAPES) * (1.0 + 12 * plan.PASS_S)
 
 
-def planned(shapes=SHAPES, start_s=2.0, done=None, **changed):
+def planned(shapes=SHAPES, done=None, **changed):
     options = SimpleNamespace(**vars(OPTIONS) | changed)
-    return plan.plan(shapes, options, HELLO, done=done or {}, start_s=start_s)
+    return plan.plan(shapes, options, HELLO, done=done or {})
 
 
 def test_the_plan_counts_processes_checks_ceilings_turns_and_the_report():
     made = planned()
-    check_s = 2.0 + 4 * plan.CHECK_S["throughput"] + plan.CEILINGS_S + 3 * 1.0
+    check_s = plan.START_S + 4 * plan.CHECK_S["throughput"] + plan.CEILINGS_S + 3 * 1.0
     assert made.measure_s == pytest.approx(check_s + 3 * BEGIN_S + TURNS_S)
     assert made.seconds == pytest.approx(made.measure_s + plan.REPORT_S["throughput"])
     more_s = 2 * BEGIN_S + 2 * 2 * 4 * plan.PASS_S
