@@ -111,19 +111,6 @@ class Told:
         return WorkerEnd(self.step, how, self.marked, self.broke)
 
 
-class Output(threading.Thread):
-    """Reads what a worker prints to `pipe`, and keeps the end of it."""
-
-    def __init__(self, pipe: int):
-        super().__init__(daemon=True)
-        self._pipe, self.end = pipe, b""
-
-    def run(self) -> None:
-        with open(self._pipe, "rb", buffering=0) as file:
-            while text := file.read(KEPT_BYTES):
-                self.end = (self.end + text)[-KEPT_BYTES:]
-
-
 ANSWER_S = 1.0
 """A process that does not say within so long where it stands, hangs."""
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
@@ -154,16 +141,23 @@ class Child(Told):
         """It becomes readable once the worker tells something, or ends."""
         numbers = theirs.fileno(), self._file.fileno()
         reader, writer = os.pipe()
-        self._output = Output(reader)
+        self._printed = b""
+        self._reader = threading.Thread(target=self._read, args=[reader], daemon=True)
         with theirs, open(writer, "wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "roofline.worker.process", *map(str, numbers)], pass_fds=numbers,
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 env=threads() | os.environ | {MARK: self._name},
             )  # fmt: skip
-        self._output.start()
+        self._reader.start()
         with suppress(OSError):  # it has ended already
             self.channel.ask(request)  # some 20 KB, which a socket keeps until they are read
+
+    def _read(self, pipe: int) -> None:
+        """Read what it prints, and keep the end of that."""
+        with open(pipe, "rb", buffering=0) as file:
+            while text := file.read(KEPT_BYTES):
+                self._printed = (self._printed + text)[-KEPT_BYTES:]
 
     @property
     def marked(self) -> int:
@@ -174,10 +168,6 @@ class Child(Told):
     def is_over(self) -> bool:
         """Whether its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
-
-    def cpu_s(self) -> float:
-        """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
-        return cpu_s(self.process.pid)
 
     def go_on(self, is_over: bool) -> None:
         """Let it go on with what it tells, or end where the run `is_over`, or its time."""
@@ -223,10 +213,10 @@ class Child(Told):
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
-        self._output.join(1.0)  # something that it began may still hold the pipe
+        self._reader.join(1.0)  # something that it began may still hold the pipe
         self.channel.close()
         self._file.close()
-        self._ended = end_text(code, self._output.end.decode(errors="replace"))
+        self._ended = end_text(code, self._printed.decode(errors="replace"))
         return self._ended
 
 
@@ -243,19 +233,6 @@ def kill_marked(name: str, value: str) -> None:
         with suppress(OSError):  # one that has ended meanwhile
             if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
-
-
-def cpu_s(process: int | str) -> float:
-    """The seconds of the CPU that a process has used, with its children of any session, those that ended, too.
-    NaN where it is gone, or the system does not say: outside of Linux."""
-    folder, seconds = Path("/proc", str(process)), math.nan
-    with suppress(OSError):
-        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
-        seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-        for children in folder.glob("task/*/children"):
-            others = [cpu_s(child) for child in children.read_text().split()]
-            seconds += sum(other for other in others if other == other)
-    return seconds
 
 
 def end_text(code: int, printed: str) -> str:

@@ -1,7 +1,10 @@
 """How long a worker may be at a step before it counts as hung."""
 
+import math
+import os
 import time
-from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import Options
@@ -41,9 +44,8 @@ def limit_s(step: StepBegan, device: str, baseline_call_s: float) -> float:
 class Patience:
     """The rest of a worker's limit at its present step."""
 
-    def __init__(self, step: StepBegan, options: Options, baseline_call_s: float, cpu_s: Callable[[], float]):
-        """`cpu_s` returns what the worker has used of the CPU."""
-        self._began, self._cpu_s, self._step = time.monotonic(), cpu_s, step
+    def __init__(self, step: StepBegan, options: Options, baseline_call_s: float, process: int):
+        self._began, self._process, self._step = time.monotonic(), process, step
         self._limit_s = self._idle_s = self._most_s = limit_s(step, options.device, baseline_call_s)
         self._used_s = 0.0
         if step.step == Step.CALL:
@@ -52,7 +54,7 @@ class Patience:
             self._most_s = chosen_s or max(self._limit_s, step.seconds or usual_s)
             if chosen_s or are_ranks:  # one sleeps while another compiles
                 self._limit_s = self._most_s
-            self._used_s = cpu_s()
+            self._used_s = cpu_s(process)
 
     @property
     def left_s(self) -> float:
@@ -63,7 +65,7 @@ class Patience:
         """Whether the worker hangs. A first call gets as much again while it uses the CPU."""
         if self.left_s > 0:
             return False
-        used_s = self._cpu_s()
+        used_s = cpu_s(self._process)
         if self._limit_s >= self._most_s or used_s - self._used_s < BUSY * self._idle_s:
             return True
         self._used_s, self._limit_s = used_s, min(self._limit_s + self._idle_s, self._most_s)
@@ -78,3 +80,16 @@ class Patience:
         if self._limit_s < self._most_s:
             words += " of one that uses no CPU"
         return f"{words}; --ffn-first-call-seconds sets another"
+
+
+def cpu_s(process: int | str) -> float:
+    """The seconds of the CPU that a process has used, with its children of any session, those that ended, too.
+    NaN where it is gone, or the system does not say: outside of Linux."""
+    folder, seconds = Path("/proc", str(process)), math.nan
+    with suppress(OSError):
+        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
+        seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        for children in folder.glob("task/*/children"):
+            others = [cpu_s(child) for child in children.read_text().split()]
+            seconds += sum(other for other in others if other == other)
+    return seconds

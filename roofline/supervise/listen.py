@@ -112,7 +112,7 @@ def _patience(session: Session, worker: Child) -> Patience:
         case, _ = operations.parse(shape)
         usual_s = case.work.flop / flops_per_s(session.hello["machine"])
         call_s = max(usual_s, session.baseline_call_s.get(shape, 0.0))
-    return Patience(worker.step, options, call_s, worker.cpu_s)
+    return Patience(worker.step, options, call_s, worker.process.pid)
 
 
 def _look(session: Session, workers: list[Child]) -> Messages:

@@ -13,7 +13,7 @@ from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
 from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
 from roofline.worker.prepared import Broken, rejection, stop_if_lost
-from roofline.worker.rounds import CallError, Rounds, StopRule, named
+from roofline.worker.rounds import CallError, Rounds, StopRule
 
 LATE = (
     "the host was late for every sample: a call that waits for the device, as by .item(), synchronize() or a copy to "
@@ -250,10 +250,10 @@ class ShapePasses:
         for block in steady.blocks(names, seed=self.seed, count=worker.options.steady or steady.BLOCKS):
             name = block["contender"]
             worker.begin(Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
-            call = named(name, prepared.entrants[name].call)
+            call = prepared.entrants[name].call
             try:
                 told = steady.run_block(call, medians_s[name], worker.clock, worker.telemetry)
-            except Exception as error:
+            except BaseException as error:
                 stop_if_lost(worker.device, error, f"{name}-steady")
                 worker.tell(Rejected(shape, f"{name}-steady", rejection(error)))
                 names.remove(name)

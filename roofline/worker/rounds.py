@@ -123,12 +123,13 @@ class Rounds:
         """Why what a timed call of an entrant computed is wrong, by its name."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
+        self._mark = mark
         self._returned: dict[str, object] = {}
         """{entrant: what its last call returned}, of whom that is looked at."""
         self.names = list(entrants)
         self._entrants: dict[str, Call] = {}
         for number, (name, call) in enumerate(entrants.items(), 1):
-            self._entrants[name] = named(name, call, mark, number, self._returned)
+            self._entrants[name] = self._named(name, Call.of(call), number)
         self._clock = clock
         self._rule = rule
         self._passes = passes
@@ -141,6 +142,30 @@ class Rounds:
         self._look = rule.min_rounds
         self._spent_s = 0.0
         self._passed = 0
+
+    def _named(self, name: str, call: Call, number: int) -> Call:
+        """`call`, whose exceptions are `CallError`s that name it. While it runs, or wakes its threads, `mark[0]` is
+        `number`. Where its result is looked at, it is kept."""
+
+        def guarded(function: Callable | None, number: int) -> Callable | None:
+            def run():
+                self._mark[0] = number
+                try:
+                    result = function()
+                    if name in self._returned:
+                        self._returned[name] = result
+                    return result
+                except BaseException as error:
+                    if not is_of_contender(error):
+                        raise
+                    raise CallError(name) from error
+                finally:
+                    self._mark[0] = 0
+
+            return function and run
+
+        run, wake = guarded(call.run, number), guarded(call.wake, number)
+        return replace(call, run=run, wake=wake, notes=guarded(call.notes, 0))
 
     @property
     def longest_pass_s(self) -> float:
@@ -288,39 +313,3 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()
     return rounds
-
-
-def named(
-    name: str,
-    call: Call | Callable[[], object],
-    mark: bytearray = UNWATCHED,
-    number: int = 0,
-    returned: dict | None = None,
-) -> Call:
-    """`call`, whose exceptions are `CallError`s that name it. While it runs, or wakes its threads, `mark[0]` is
-    `number`. Where `returned` has its name, the result is kept there."""
-
-    def guarded(function: Callable | None, number: int, returned: dict | None = None) -> Callable | None:
-        def run():
-            mark[0] = number
-            try:
-                result = function()
-                if returned and name in returned:
-                    returned[name] = result
-                return result
-            except BaseException as error:
-                if not is_of_contender(error):
-                    raise
-                raise CallError(name) from error
-            finally:
-                mark[0] = 0
-
-        return function and run
-
-    call = Call.of(call)
-    return replace(
-        call,
-        run=guarded(call.run, number, returned),
-        wake=guarded(call.wake, number),
-        notes=guarded(call.notes, 0),
-    )

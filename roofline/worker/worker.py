@@ -13,7 +13,6 @@ from dataclasses import replace
 from roofline import operations
 from roofline.operations.gathering import links_text
 from roofline.store.outcome import SKIPPED, Outcome
-from roofline.store.stats import grouped
 from roofline.worker import ceilings, device_errors, launches, machine, runner, telemetry
 from roofline.worker.alone import ALONE
 from roofline.worker.clocks import empty_call_s
@@ -204,8 +203,7 @@ class Worker:
             reason = f"the ceilings could not be measured: {device_errors.reason(error)}"
             self.note("ceilings", f"No shares of the roof: {reason}.")
         if reasons:
-            probes_of = grouped((reason, probe) for probe, reason in reasons.items())
-            texts = [f"{', '.join(probes)}: {reason}" for reason, probes in probes_of.items()]
+            texts = [f"{probe}: {reason}" for probe, reason in reasons.items()]
             self.note("ceilings", f"No probe: {'; '.join(texts)}.")
 
     def measure_links(self) -> None:

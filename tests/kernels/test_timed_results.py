@@ -137,7 +137,7 @@ def test_a_sample_gets_an_x_that_waking_did_not_see():
     """A millisecond of waking is many calls of a short matmul: more than there are sets."""
     sets = [(torch.randn(1, 64), torch.randn(8, 64), torch.zeros(1, 8)) for _ in range(2)]
     rotation, seen = checks.Rotation(sets, seed=0), []
-    call = rounds.named("f", rotation.rotated(lambda x, w, out: seen.append(x.clone())))
+    call = rotation.rotated(lambda x, w, out: seen.append(x.clone()))
     for _ in range(3):
         rotation.change()
         clocks.CpuClock().turn([call])
