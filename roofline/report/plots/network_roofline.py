@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.operations.gathering import exercise_wire
+from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
 from roofline.theory.wires import EXERCISE_BALANCE
-from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import ITEMSIZE
 
 PANEL_IN, MORE_IN = 3.6, 0.8
 """Inches of a panel of one operation, and what each further one takes."""
@@ -73,10 +71,9 @@ def network_roofline(frame):
     handles = {}
     for axes, panel in zip(every_axes, panels, strict=True):
         labels.append(_panel(axes, panel, looks))
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles[name] = handle
-    names = list(handles)
-    style.legend(every_axes[-1], list(handles.values()), names, 4, title="95 % intervals", title_fontsize=8.5)
+        for handle in axes.get_legend_handles_labels()[0]:
+            handles[handle.get_label()] = handle
+    style.legend(every_axes[-1], list(handles.values()), 4, title="95 % intervals", title_fontsize=8.5)
     theme.separate(figure, labels)
     return figure
 
@@ -85,17 +82,15 @@ def _comparable(cases):
     """The cases that this roof holds for, with how far each stands `aside` of its shape's place."""
     has_own_roof = cases["own_fabric"] | (cases["contender"] == ALL_CORES)
     valid = cases[cases["timed"] & ~has_own_roof & ~cases["void"]]
-    arms = valid.groupby("op")["contender"]
-    rank = arms.transform(lambda rows: rows.map([*rows.unique()].index))
-    middle = (arms.transform("nunique") - 1) / 2
+    rank = valid.groupby("op")["contender"].transform(lambda arms: arms.factorize()[0])
+    middle = rank.groupby(valid["op"]).transform("max") / 2
     return valid.assign(aside=ASIDE * (rank - middle))
 
 
 def _best(valid) -> dict:
     """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    arms = overlapping(valid)
-    won = arms[arms["ratio_low"] > 1]
-    best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
+    won = overlapping(valid).query("ratio_low > 1").sort_values("ratio_low")
+    best = won.drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 
 
@@ -222,25 +217,11 @@ def _threshold(axes, shapes) -> None:
     look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
     theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
     theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
-    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
-    theme.note(axes, _threshold_text(shapes), (1, 0), (points, 6), ha=side, va="bottom", **look)
-
-
-def _threshold_text(shapes) -> str:
     first = next(shapes.itertuples())
-    wire = parse_wire(first.wire)
     balances = style.range_of(shapes["balance"])
     text = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
     text += f"\nhere {balances} measured on wire {first.wire}, each by its own matmul"
-    if wire.kind != "balance":
-        return text
-    text += f"\n{wire.value:g} asked for"
-    if first.wire != exercise_wire(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
-        return text
-    text += f": {EXERCISE_BALANCE}"
-    divisor = first.model.partition("/")[2]
-    if divisor:
-        text += f" / {divisor} (scaled model)"
-    if ITEMSIZE[first.dtype] != 2:
-        text += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})"
-    return text
+    if first.wire == exercise_wire(first.model, first.dtype):
+        text += f"\nasked for {scaling(first.model, first.dtype)}"
+    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
+    theme.note(axes, text, (1, 0), (points, 6), ha=side, va="bottom", **look)

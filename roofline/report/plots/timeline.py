@@ -30,9 +30,6 @@ COLOURS = {None: MATMUL, HOME_UNIT: "#cccccc", WAITS: "#f2f2f2"}
 SHORTEST = 2e-3
 """Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
 
-BRIGHTNESS = (0.3, 0.59, 0.11)
-"""Brightness of red, green and blue to an eye."""
-
 
 def timeline(run: Run):
     """The figure; None where no arm has a timeline."""
@@ -88,7 +85,8 @@ def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
         ticks[link_y] = "link"
         ticks[chip_y] = "chip"
         link, chip = _blocks(arm, timeline, SHORTEST * last_s)
-        colours = _colours(timeline)
+        units = list(dict.fromkeys(timelines.units_of(timeline)))
+        colours = COLOURS | theme.colours(units, "viridis")  # from dark to light, as they arrive
         labelled += _bars(axes, link_y, link, colours)
         labelled += _bars(axes, chip_y, chip, colours)
         bold = {"va": "center", "weight": "bold"}
@@ -133,28 +131,19 @@ def _blocks(arm: str, timeline: dict, shortest_s: float) -> tuple[list[Block], l
 
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list[tuple]:
     """Draw the blocks of a lane; returns the bar and the label of each."""
-    from matplotlib.colors import to_rgb
+    from seaborn.utils import relative_luminance
 
     starts_ms = [1e3 * block.start_s for block in blocks]
     widths_ms = [1e3 * (block.end_s - block.start_s) for block in blocks]
-    fills = [to_rgb(colours[block.unit]) for block in blocks]
+    fills = [colours[block.unit] for block in blocks]
     look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
     bars = axes.barh([y] * len(blocks), widths_ms, HEIGHT, left=starts_ms, color=fills, **look)
     texts = [block.text for block in blocks]
     labels = axes.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK, zorder=4, clip_on=True)
     for fill, label in zip(fills, labels, strict=True):
-        if np.dot(BRIGHTNESS, fill) < 0.55:
+        if relative_luminance(fill) < 0.25:
             label.set_color("white")
     return list(zip(bars, labels, strict=True))
-
-
-def _colours(timeline: dict) -> dict:
-    """{unit: colour}, in the order of arrival from dark to light."""
-    from matplotlib import colormaps
-
-    units = dict.fromkeys(timelines.units_of(timeline))
-    places = np.linspace(0, 1, len(units) + 2)[1:-1]
-    return COLOURS | dict(zip(units, colormaps["viridis"](places), strict=True))
 
 
 def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
