@@ -11,15 +11,13 @@ from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
 from roofline.report.format import flops_text, percent_text, rate_text
-from roofline.report.plots import theme
-from roofline.report.plots.theme import DARK, EDGE, GREY, MARKERS
+from roofline.report.plots import style, theme
+from roofline.report.plots.theme import DARK, GREY, MARKERS
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
-MODELLED = "hollow: each byte moved once"
-COUNTED = "filled: bytes counted, from a cold cache"
 
 FEW_ROWS = 64
 """Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
@@ -65,7 +63,7 @@ def memory_roofline(frame):
     frame = frame[frame["contender"] != frame["baseline"] + AGAIN]  # it lies on the baseline's points
     if frame.empty:
         return None
-    frame = frame.assign(split=_splits(frame), x=frame["device_intensity"], counted=frame["counted_intensity"])
+    frame = frame.assign(split=_splits(frame), x=frame["device_intensity"])
     for end in ("", "_low", "_high"):
         frame[f"y{end}"] = 1e12 * frame[f"tflops{end}"]
     colours = theme.colours(frame["contender"].unique())
@@ -130,7 +128,7 @@ def _draw(axes, panel: Panel) -> list:
 
 def _roofs(axes, panel: Panel) -> None:
     """Limits that hold all points and roofs, the roofs, and fractions of the measured one."""
-    xs = [*panel.rows["x"], *panel.rows["counted"].dropna()]
+    xs = [*panel.rows["x"]]
     ys = [*panel.rows["y"]]
     for roof in panel.roofs.values():
         xs += [balance(*roof) / 8, 2 * balance(*roof)]
@@ -172,28 +170,14 @@ def _mark(panel: Panel, split: str) -> dict:
 
 
 def _points(axes, panel: Panel, frame, line: str = "none") -> None:
-    """Points by contender and split; they share an x at each shape, so neighbours step a little to the side.
-
-    Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
-    is joined to its own: how far to the left it lies is what was moved beyond the least.
-    """
-    is_hollow = frame["counted_intensity"].notna().any()
+    """Points by contender and split; they share an x at each shape, so neighbours step a little to the side."""
     names = list(panel.colours)
     for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
-        colour = panel.colours[name]
-        look = {"ls": line, "lw": 0.6, "markersize": 6.5, "color": colour} | _mark(panel, split)
-        face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if is_hollow else {}
-        shift = 1.035 ** (names.index(name) - (len(names) - 1) / 2)
-        xs = rows["x"] * shift
-        ys = rows["y"]
-        ends = [ys - rows["y_low"], rows["y_high"] - ys]
-        theme.points(axes, xs, ys, look | face, yerr=ends)
-        counted = rows["counted"].dropna() * shift
-        heights = ys[counted.index]
-        axes.plot([xs[counted.index], counted], [heights, heights], color=colour, linewidth=1.2, zorder=3.5)
-        axes.plot(counted, heights, zorder=4.5, **look, **EDGE)
+        look = {"ls": line, "lw": 0.6, "color": panel.colours[name]} | _mark(panel, split)
+        xs = rows["x"] * 1.035 ** (names.index(name) - (len(names) - 1) / 2)
+        theme.points(axes, xs, rows["y"], look, yerr=style.interval(rows, "y"))
         hot = rows["throttled"].eq(True).fillna(False)
-        axes.plot(xs[hot], ys[hot], ls="none", zorder=3, **THROTTLED)
+        axes.plot(xs[hot], rows["y"][hot], ls="none", zorder=3, **THROTTLED)
 
 
 def _legend(axes, panel: Panel) -> None:
@@ -203,17 +187,13 @@ def _legend(axes, panel: Panel) -> None:
     for split in rows["split"].unique():
         if split:
             looks[split] = _mark(panel, split)
-    if rows["counted"].notna().any():
-        looks[MODELLED] = {"markerfacecolor": "white"}
-        looks[COUNTED] = {}
     if rows["throttled"].eq(True).any():
         looks["throttled"] = THROTTLED
-    handles, names = axes.get_legend_handles_labels()
-    for look in looks.values():
+    for name, look in looks.items():
         look = {"ls": "none", "marker": "o", "color": GREY} | look
-        handles += axes.plot([], [], **look)
+        axes.plot([], [], label=name, **look)
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
-    axes.legend(handles, [*names, *looks], loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
+    axes.legend(loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
 
 
 def _few_rows(axes, panel: Panel) -> None:
@@ -222,12 +202,12 @@ def _few_rows(axes, panel: Panel) -> None:
     if rows.empty:
         axes.set_axis_off()
         return
-    rows = rows.assign(x=rows["m"].astype(float), counted=np.nan)
+    rows = rows.assign(x=rows["m"].astype(float))
     for name in ("y", "y_low", "y_high"):
         rows[name] /= 1e9 * rows["device_intensity"]
-    ticks = 2.0 ** np.arange(-1, 12)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks(rows["x"].unique())
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
     axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
     axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
