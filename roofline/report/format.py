@@ -122,7 +122,6 @@ def _kernel_text(name: str) -> str:
 FORMATS = {
     "": str,
     "time": time_text,
-    "time4": partial(time_text, digits=4),
     "rate": rate_text,
     "percent": percent_text,
     "growth": growth_text,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.decision import LOOKS, OTHERS, SURE
+from roofline.analysis.records import records_of
 from roofline.analysis.tokens import by_tokens, columns_of, compared, libraries_of
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import (
@@ -153,11 +153,10 @@ def decided(run: Run, frame: DataFrame) -> Section:
 def slower(run: Run) -> list[str]:
     """A line for each case that is decided to be SLOWER."""
     lines = []
-    for shape, name in run.cases():
-        decision = decision_of(MeasuredCase(run, shape, name))
-        if decision and decision.verdict == SLOWER:
-            ratio = interval_text(*decision[1:4])
-            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+    for record in records_of(run):
+        if record["verdict"] == SLOWER:
+            ratio = interval_text(record["decided"], record["decided_low"], record["decided_high"])
+            lines.append(f"{SLOWER}: {record['case']}: {ratio} of {record['baseline']}'s speed")
     return lines
 
 

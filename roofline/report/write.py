@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,19 +31,6 @@ MOST_FINDINGS = 3
 FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """It would take a tenth of the time, and find little before a report is written."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_garbage_collection()
 def write(folder: Path, run: Run | None = None) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
     paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""

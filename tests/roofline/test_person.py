@@ -136,8 +136,7 @@ def test_attention_of_one_length_has_no_slope_and_no_nan():
         for part in ("forward", "backward")
     ]  # fmt: skip
     figure = plots.attention(pandas.DataFrame(rows))
-    words = [text.get_text() for axes in figure.axes for text in axes.texts] + [figure.get_suptitle()]
-    assert not [text for text in words if "nan" in text or "grows" in text]
+    assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]
 
 
 def test_titles_of_the_network_roofline_say_different_things(draw):

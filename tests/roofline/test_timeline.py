@@ -6,7 +6,7 @@ from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
 from roofline.report import timelines
-from roofline.report.plots.timeline import COLOURS
+from roofline.report.plots.timeline import COLOURS, WAITS
 
 HOME = timelines.HOME_UNIT
 
@@ -57,7 +57,8 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     drawn = draw(
         [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
     )
-    waits = COLOURS[timelines.WAITS]
-    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == waits]
-    spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
-    assert spans == pytest.approx([0, 16, 7, 16])
+    bars = drawn.figures["timeline"].axes[0].patches
+    (waits, lane) = (bar.get_width() for bar in bars if to_hex(bar.get_facecolor()) == WAITS)
+    computing = [bar for bar in bars if to_hex(bar.get_facecolor()) == COLOURS[None] and bar.get_width()]
+    assert (waits, lane) == pytest.approx((23, 16))
+    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [(16, 7), (0, 7)]
