@@ -61,4 +61,4 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     (waits, lane) = (bar.get_width() for bar in bars if to_hex(bar.get_facecolor()) == WAITS)
     computing = [bar for bar in bars if to_hex(bar.get_facecolor()) == COLOURS[None] and bar.get_width()]
     assert (waits, lane) == pytest.approx((23, 16))
-    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [(16, 7), (0, 7)]
+    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [pytest.approx((16, 7)), pytest.approx((0, 7))]
