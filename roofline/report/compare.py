@@ -47,21 +47,19 @@ def run(options) -> int:
     return comparison.exit_code(strict=options.strict)
 
 
-def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Run], list[Run]]:
+def _sides(base: list[Path], new: list[Path] | None) -> tuple[list[Run], list[Run]]:
     """The runs of BASE and of NEW."""
-    if new_folders:
-        return _loaded(folders), _loaded(new_folders)
-    if len(folders) != 2:
-        problem = f"of {len(folders)} runs, which are NEW?" if folders[1:] else "there is no NEW:"
-        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
-    return _loaded(folders[:1]), _loaded(folders[1:])
-
-
-def _loaded(folders: list[Path]) -> list[Run]:
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
-    return list(map(load, folders))
+    if not new:
+        if len(base) != 2:
+            raise ValueError(
+                f"of {len(base)} runs, which are NEW? Say roofline compare BASE NEW, or BASE... --new NEW..."
+            )
+        base, new = base[:1], base[1:]
+    for folders in (base, new):
+        for folder in folders:
+            if folders.count(folder) > 1:
+                raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
+    return list(map(load, base)), list(map(load, new))
 
 
 def change_text(change: Change) -> str:

@@ -32,8 +32,8 @@ def flops_text(flops: float) -> str:
     return f"{rate_text(flops / 1e12)} TFLOP/s" if flops >= 1e12 else f"{rate_text(flops / 1e9)} GFLOP/s"
 
 
-def percent_text(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+def percent_text(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
 
 
 def growth_text(fraction: float) -> str:
@@ -60,8 +60,8 @@ def error_text(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
-def number_text(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"
+def number_text(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}"
 
 
 def ends_text(low: float, high: float, text: Callable[[float], str]) -> str:

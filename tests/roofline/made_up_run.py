@@ -76,6 +76,14 @@ def shape(m, times, *, throttled=False, **more):
     )
 
 
+def lines_with_probe(m, times, probe_s, amount=1e9):
+    """Return lines of a shape beside which a probe of the matmul ceiling took turns, with calls of `amount` FLOP. What
+    a round does to all does not count."""
+    line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=lambda index: 1.5 ** (index % 3 - 1))
+    line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": amount}
+    return [line, *samples]
+
+
 END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
 LINES = [
     HEAD,

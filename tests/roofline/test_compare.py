@@ -289,16 +289,6 @@ def test_another_ptxas_is_told_and_an_older_run_says_none(tmp_path):
     assert compare(runs[:2], runs[2:]).differences == {"ptxas": ("not recorded and 12.9.86", "13.4.59")}
 
 
-def test_another_triton_is_said(tmp_path):
-    """Its compiler makes other loops of the same kernels (docs/kernel.md)."""
-    runs = []
-    for version in ("3.7.1", "3.9.0"):
-        machine = HEAD["machine"] | {"versions": {"torch": "2.13.0", "triton": version}}
-        runs.append(journal.load(save_run(tmp_path / version, shape(16, BOTH), machine=machine)))
-    lines = terminal(compare(runs[:1], runs[1:]))
-    assert [line for line in lines if "3.9.0" in line] == ["triton: BASE has 3.7.1, NEW has 3.9.0"]
-
-
 def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
     quick = [str(save_run(tmp_path / name, shape(16, BOTH), options={"quick": True})) for name in "abcd"]
     assert main(["compare", quick[0], "--new", *quick[1:]]) == 2

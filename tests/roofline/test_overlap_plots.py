@@ -10,14 +10,13 @@ from made_up_gathers import (
     LAYER,
     NAMES,
     ON_CPU,
-    OURS,
     SWEEP,
     gather_matmul,
     gathering,
     layer,
     prefetch,
 )
-from made_up_run import HEAD, boxes_of, touching_pairs
+from made_up_run import HEAD
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +139,3 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
     panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
     assert not any(c.get_label() == "serial_all_cores" for axes in panels for c in axes.containers)
-
-
-@pytest.mark.parametrize("lost", [1.0, 12.0])
-def test_words_above_the_axis_have_room_however_long_an_arm_takes(draw, lost):
-    slow = OURS | {"serial": lost}
-    figure = draw([HERE, *gathering(gather_matmul(), lost=slow)], "overlap").figures["overlap"]
-    words = [(text, box) for text, box in boxes_of(figure) if text.startswith(("pays", "\u25c0"))]
-    assert len(words) == 2
-    assert touching_pairs(words) == []

@@ -84,12 +84,6 @@ def test_page_has_every_figure_shows_the_text_and_loads_and_runs_nothing(text):
     assert page.words.count(NAME) >= 4  # title, heading, cells
 
 
-def test_html_in_the_markdown_stays_text():
-    page = Page(html.page("<script>", "# <script>alert()</script>\n\n<script>alert()</script>\n", {}))
-    assert "script" not in page.tags
-    assert page.words.count("<script>alert()</script>") == 2
-
-
 def test_page_has_all_tables_and_numbers_of_the_markdown(folder, text):
     report = (folder / "report.md").read_text()
     page = Page(text)

@@ -157,18 +157,11 @@ def test_each_field_is_written_by_a_format_that_takes_its_ends():
 
 
 def test_committed_runs_have_a_dispatcher_by_the_rule_of_their_commit(capsys):
-    ratios, tuned = {}, set()
-    for number in (4, 5):
-        run = rule.load(REFERENCE / f"nvidia-h100-80gb-hbm3-2026-11-26-{number}")
-        table = roofline.by_tokens(run).set_index("m").round(3)
-        ratios[number] = table["dispatched_ratio"]
-        cases = run.frame()
-        tuned.add(tuple(cases.loc[cases["tuned"].eq(True), "case"]))
-        if number == 4:
-            by_hindsight = table["ratio_to_baseline"]
-    assert (ratios[4][8192], ratios[5][8192], by_hindsight[8192]) == (1.005, 1.013, 1.029)
-    assert (ratios[4][16], ratios[4][64], by_hindsight[16], by_hindsight[64]) == (1.050, 1.048, 1.053, 1.053)
-    assert [len(cases) for cases in tuned] == [10]
+    run = rule.load(REFERENCE / "nvidia-h100-80gb-hbm3-2026-11-26-4")
+    table = roofline.by_tokens(run).set_index("m").round(3)
+    assert table["dispatched_ratio"][[16, 64, 8192]].tolist() == [1.050, 1.048, 1.005]
+    assert table["ratio_to_baseline"][[16, 64, 8192]].tolist() == [1.053, 1.053, 1.029]
+    assert run.frame()["tuned"].sum() == 10
     assert rule.main([]) == 0
     printed = capsys.readouterr().out
     assert "| 1.005 [0.998, 1.012] warpgroup (3 tuned) |" in printed

@@ -26,7 +26,7 @@ MARKS = (*MARKERS, "<", ">", "p")
 """Marks that tell layers at a tp, and shapes of a file, from one another."""
 
 MANY = "shapes of a file"
-"""The name of all shapes where there are more of them than marks: they look alike."""
+"""The name of all shapes where there are more of them than marks: they look alike, and no line joins them."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
@@ -46,7 +46,7 @@ class Panel:
     colours: dict
     """{contender: colour}."""
     marks: dict
-    """{split: mark}, a split being a layer at a tp, or a shape of a file."""
+    """{split: look}, a split being a layer at a tp, or a shape of a file."""
 
     @property
     def few(self):
@@ -67,7 +67,8 @@ def memory_roofline(frame):
     for end in ("", "_low", "_high"):
         frame[f"y{end}"] = 1e12 * frame[f"tflops{end}"]
     colours = theme.colours(frame["contender"].unique())
-    marks = dict(zip(frame["split"].unique(), cycle(MARKS)))
+    marks = {split: {"marker": mark} for split, mark in zip(frame["split"].unique(), cycle(MARKS))}
+    marks[MANY] = {"marker": "o", "ls": "none"}
     known = {"datasheet": run_frame.attrs.get("datasheet", {}), "measured": run_frame.attrs.get("roofs", {})}
     panels = []
     for dtype, rows in frame.groupby("dtype", sort=False):
@@ -164,16 +165,11 @@ def _labels(axes, rows) -> list:
     return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")
 
 
-def _mark(panel: Panel, split: str) -> dict:
-    """The mark of a split's points. Those that look alike have no line."""
-    return {"marker": "o", "ls": "none"} if split == MANY else {"marker": panel.marks[split]}
-
-
 def _points(axes, panel: Panel, frame, line: str = "none") -> None:
     """Points by contender and split; they share an x at each shape, so neighbours step a little to the side."""
     names = list(panel.colours)
     for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
-        look = {"ls": line, "lw": 0.6, "color": panel.colours[name]} | _mark(panel, split)
+        look = {"ls": line, "lw": 0.6, "color": panel.colours[name]} | panel.marks[split]
         xs = rows["x"] * 1.035 ** (names.index(name) - (len(names) - 1) / 2)
         theme.points(axes, xs, rows["y"], look, yerr=style.interval(rows, "y"))
         hot = rows["throttled"].eq(True).fillna(False)
@@ -186,7 +182,7 @@ def _legend(axes, panel: Panel) -> None:
     looks = {name: {"color": colour} for name, colour in panel.colours.items()}
     for split in rows["split"].unique():
         if split:
-            looks[split] = _mark(panel, split)
+            looks[split] = panel.marks[split]
     if rows["throttled"].eq(True).any():
         looks["throttled"] = THROTTLED
     for name, look in looks.items():

@@ -6,9 +6,6 @@ over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and on
 other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
@@ -28,22 +25,6 @@ ASIDE = 0.004
 FRAME = ("data", "axes fraction")
 
 
-@dataclass
-class Panel:
-    """The cases of one panel: all of them, and those that can be compared."""
-
-    every: Any
-    valid: Any
-    best: Any
-    """The row of the arm that gains most, if one gains."""
-
-    @property
-    def layers(self) -> dict[str, str]:
-        """{operation: layer}."""
-        firsts = self.every.drop_duplicates("op")
-        return dict(zip(firsts["op"], firsts["layer"], strict=True))
-
-
 def network_roofline(frame):
     """The figure; None where no case has T_gemm and T_comm."""
     cases = style.prepared(frame)
@@ -52,25 +33,22 @@ def network_roofline(frame):
     cases["panel"] = cases["op"].where(~cases["op"].isin(LAYER), "layer")
     valid = _comparable(cases)
     best = _best(valid)
-    panels = []
-    for name, every in cases.groupby("panel", sort=False):
-        panels.append(Panel(every, valid[valid["panel"] == name], best.get(name)))
-    heights = [PANEL_IN + MORE_IN * (len(panel.layers) - 1) for panel in panels]
+    panels = cases.groupby("panel", sort=False)
+    heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for _, rows in panels]
     figure = theme.new(11, sum(heights) + 2.2)
     theme.about(figure, frame, _finding(valid, best))
-    every_axes = figure.subplots(
-        len(panels),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        height_ratios=heights,
-    )[:, 0]
+    every_axes = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     _scales(every_axes, valid)
     looks = style.styles(valid["contender"])
     labels = []
     handles = {}
-    for axes, panel in zip(every_axes, panels, strict=True):
-        labels.append(_panel(axes, panel, looks))
+    for axes, (name, rows) in zip(every_axes, panels, strict=True):
+        drawn = valid[valid["panel"] == name]
+        _bounds(axes)
+        _points(axes, drawn, looks)
+        _titles(axes, rows, drawn, best.get(name))
+        if len(drawn):
+            labels.append(_labels(axes, drawn))
         for handle in axes.get_legend_handles_labels()[0]:
             handles[handle.get_label()] = handle
     style.legend(every_axes[-1], list(handles.values()), 4, title="95 % intervals", title_fontsize=8.5)
@@ -120,16 +98,6 @@ def _scales(every_axes, valid) -> None:
     every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
 
 
-def _panel(axes, panel: Panel, looks: dict) -> list:
-    """Roof, bound, points and labels of the shapes of a panel; returns the labels."""
-    _bounds(axes)
-    _points(axes, panel.valid, looks)
-    _titles(axes, panel)
-    if panel.valid.empty:
-        return []
-    return _labels(axes, panel)
-
-
 def _bounds(axes) -> None:
     xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
     ideal = "ideal: only the longer of matmul and wire"
@@ -165,19 +133,20 @@ def _points(axes, valid, looks: dict) -> None:
             theme.points(axes, xs, rows["share"], look, label=arm, yerr=ends)
 
 
-def _titles(axes, panel: Panel) -> None:
+def _titles(axes, rows, drawn, best) -> None:
     """Where the panel's best arm gains so much, and below that the links and what is left out."""
+    layer_of = dict(rows[["op", "layer"]].drop_duplicates("op").to_numpy())
     below = []
-    if len(panel.valid):
-        below.append(style.link_text(panel.valid))
-    if len(panel.layers) > 1:
-        below.append(", ".join(f"{layer}: {op}" for op, layer in panel.layers.items()))
-    others = panel.every[panel.every["own_fabric"]].drop_duplicates("contender")
+    if len(drawn):
+        below.append(style.link_text(drawn))
+    if len(layer_of) > 1:
+        below.append(", ".join(f"{layer}: {op}" for op, layer in layer_of.items()))
+    others = rows[rows["own_fabric"]].drop_duplicates("contender")
     if len(others):
         fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
-    below += style.left_out(panel.every, void=True)
-    title = _where(panel.best) if panel.best else ", ".join(panel.layers)
+    below += style.left_out(rows, void=True)
+    title = _where(best) if best else ", ".join(layer_of)
     above = 34 if axes.get_subplotspec().is_first_row() else 6
     style.title(axes, title, *below, above=above)
 
@@ -192,9 +161,8 @@ def _where(row) -> str:
     return text
 
 
-def _labels(axes, panel: Panel) -> list:
+def _labels(axes, valid) -> list:
     """A word under each shape's lowest point that tells it from the others; and the threshold, by the wire of most."""
-    valid = panel.valid
     shapes = valid.drop_duplicates("shape")
     wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
     _threshold(axes, shapes[shapes["wire"] == wire])
@@ -207,7 +175,7 @@ def _labels(axes, panel: Panel) -> list:
         if row.ranks != ranks:
             unusual.append(f"P={row.ranks}")
         text = ", ".join(unusual) or style.label(row, usual)
-        return f"{row.layer} {text}" if len(panel.layers) > 1 else text
+        return f"{row.layer} {text}" if valid["op"].nunique() > 1 else text
 
     return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
 
