@@ -89,27 +89,6 @@ def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_
     assert arms["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
 
 
-def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
-    arms = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
-    assert [record["preset_slowdown"] for record in arms.values()] == pytest.approx([1.05] * 4)
-    assert arms["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
-    assert arms["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in overlap_report.summary(as_frame([*arms.values()])) if "all flags up" in line]
-    assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
-    assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
-
-
-def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own(records):
-    arm, name = "row_block_launches", "row_block_launches_persistent"
-    slow = {"gemm persistent": 4.4e-3, "gemm persistent beside link": 5.5e-3}
-    arms = records(TIMES | {name: TIMES[arm], "serial_persistent": 7e-3}, BESIDE | slow)
-    for field in ("hidden_fraction", "t_gemm_s", "t_own_ideal_s", "of_own_ideal", "row_blocks"):
-        assert arms[name][field] == arms[arm][field], field
-    assert arms[arm]["gemm_slowdown"] == pytest.approx(1.1)
-    assert arms[name]["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
-
-
 def test_arms_may_differ_in_row_blocks_spill_and_copiers(records):
     times = {"serial": 7e-3, "row_block_launches": 5e-3, "row_block": 5e-3, "chunk_outer": 5e-3}
     about = {"row_block": {"row_blocks": 2, "copier_programs": 132}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}

@@ -311,19 +311,20 @@ def test_reports_are_renewed_and_pictures_where_readme_or_somebody_asks(checkout
     assert lines[2].startswith(references.FIRST_ROW)
     assert set(lines[2:-2]) <= set(drawn)
     assert len(lines[2:-2]) > 2
-    readme.write_text("names no run")
-    assert references.main(["--reports"], folder.parent) == 2
-    assert "or 'The run is [NAME]': put them there" in capsys.readouterr().err
-    assert references.main(["--reports", "elsewhere"], folder.parent) == 2
-    assert f"['elsewhere'] are no runs in {folder.parent}: give some of {folder.name}" in capsys.readouterr().err
 
 
-def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, capsys):
-    assert references.main([], tmp_path / "nowhere") == 2
-    assert "call this from the checkout" in capsys.readouterr().err
+def test_what_no_reference_can_be_made_of_is_one_line(checkout, tmp_path, capsys):
+    into = tmp_path / "results" / "reference"
+    (tmp_path / "README.md").write_text("names no run")
     (tmp_path / "results" / "README.md").write_text("no marks")
-    assert references.main([], tmp_path / "results" / "reference") == 2
-    assert "lacks the marks" in capsys.readouterr().err
+    for words, folder, message in (
+        ([], tmp_path / "nowhere", "call this from the checkout"),
+        ([], into, "lacks the marks"),
+        (["--reports"], into, "or 'The run is [NAME]': put them there"),
+        (["--reports", "elsewhere"], into, "['elsewhere'] are no runs in"),
+    ):
+        assert references.main(words, folder) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_reasons_hold_neither_host_nor_home(monkeypatch):

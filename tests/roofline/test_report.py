@@ -69,7 +69,6 @@ def test_speed_by_tokens_is_a_frame_and_csv_prints_it(folder, capsys):
     assert [*row] == [*GROUPS["tokens"], "lt", "lt_low", "lt_high"]
     assert (row["fastest"], row["least_shape"]) == ("tiled", "up tp1")
     assert row["tflops"] == pytest.approx(2 * 16 * 1024**2 / 4e-6 / 1e12)
-    assert [row["ratio_to_baseline"], row["lt"]] == pytest.approx([0.525, 2.1], rel=1e-2)
     assert math.isnan(row["dispatched_ratio"])
     assert main(["csv", str(folder), "--by-tokens"]) == 0
     (printed,) = csv.DictReader(capsys.readouterr().out.splitlines())

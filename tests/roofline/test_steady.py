@@ -156,9 +156,6 @@ def test_derived_fields_by_hand(tmp_path, undrawn):
     interval = student(mean, ratios)
     fields = [tiled[f"steady_ratio_{end}"] for end in ("to_baseline", "low", "high")]
     assert fields == pytest.approx([*interval])
-    assert tiled["steady_energy_j"] == pytest.approx(0.035)
-    assert tiled["steady_power_w"] == pytest.approx(0.035 / 51e-6)
-    assert tiled["steady_sm_clock_mhz"] == 1401
     of_another = records["matmul-1024x1024-up-tp1-m16-bf16-tiled"]
     assert {value for key, value in of_another.items() if key.startswith("steady")} == {None}
     write(folder)
