@@ -110,13 +110,12 @@ def kernels_text(names: str) -> str:
     >>> kernels_text("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + void cublasLt::splitKreduce_kernel<32, float>(int)")
     'nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + splitKreduce_kernel'
     """
-    return " + ".join(map(_kernel_text, names.split(" + ")))
-
-
-def _kernel_text(name: str) -> str:
-    bare = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
-    bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
-    return bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}..."
+    texts = []
+    for name in names.split(" + "):
+        bare = re.sub(r"^void |\(anonymous namespace\)|<unnamed>", "", name)
+        bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
+        texts.append(bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}...")
+    return " + ".join(texts)
 
 
 FORMATS = {

@@ -30,8 +30,6 @@ IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
 DISPATCHED = "dispatched [95 %]"
 """The same ratio, in turns, of what `kernels.matmul` takes."""
-LIBRARY_RATIO = " [95 %]"
-"""Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
@@ -94,7 +92,7 @@ def tokens_table(rows: DataFrame) -> DataFrame:
         cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
         cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
         for name in libraries:
-            cells[f"{name}{LIBRARY_RATIO}"] = _mean_text(row, name)
+            cells[f"{name} [95 %]"] = _mean_text(row, name)
         table.append(cells)
     return pandas.DataFrame(table)
 

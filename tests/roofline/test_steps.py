@@ -80,4 +80,4 @@ def test_what_needs_more_memory_than_there_is_stands_below_the_table_of_memory(f
     run = load(folder)
     section = memory(run, frame(run))
     assert len(section.table) == 4
-    assert section.lines == ("transformer_step-l36-eager: needs 34.5 GB, 24.0 there",)
+    assert section.lines == ["transformer_step-l36-eager: needs 34.5 GB, 24.0 there"]
