@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -168,44 +168,27 @@ def _taken(axes, labels: Sequence, renderer) -> list:
     return boxes
 
 
-def _distance(by: tuple[int, int]) -> float:
-    right, down = by
-    return 2.5 * abs(right) + down
-
-
-ASIDE = sorted(product(range(-6, 7), range(25)), key=_distance)
-"""Steps to the right and down from the place under a point, the nearest first."""
-
 STEP = 4
 """Points."""
 
 
 def separate(figure, groups: Sequence[Sequence]) -> None:
-    """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, to the
-    nearest place under its point where it touches neither points nor words, but those along a line; a thin line leads
-    to one that is far."""
+    """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, down
+    to where it touches neither points nor words, but those along a line; a thin line leads to one that is far."""
     renderer = lay_out(figure)
     point = figure.dpi / 72
-    gap = 0.75 * point  # between words
-    step = STEP * point
     for labels in filter(None, groups):
         axes = labels[0].axes
         taken = _taken(axes, labels, renderer)
         for label in labels:
-            place = label.get_window_extent(renderer).padded(gap)
-            for right, down in ASIDE:
-                box = place.translated(right * step, -down * step)
-                if not box.count_overlaps(taken):
-                    break
+            box = label.get_window_extent(renderer).padded(0.75 * point)
+            steps = 0
+            while box.count_overlaps(taken):
+                box = box.translated(0, -STEP * point)
+                steps += 1
             taken.append(box)
             x, y = label.xyann
-            label.xyann = x + STEP * right, y - STEP * down
-            if max(abs(right), down) > 2:
-                line = {
-                    "arrowstyle": "-",
-                    "color": GREY,
-                    "linewidth": 0.6,
-                    "shrinkA": 0,
-                    "shrinkB": 5,
-                }
+            label.xyann = x, y - STEP * steps
+            if steps > 2:
+                line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
                 axes.annotate("", label.xy, label.xyann, textcoords="offset points", arrowprops=line, zorder=2)
