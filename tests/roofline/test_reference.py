@@ -30,11 +30,13 @@ from roofline.theory.chips import chip_of_device
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
-(SHOWN,) = re.findall(r"The run is\s+\[([\w-]+)\]", (ROOT / "README.md").read_text())
+README = (ROOT / "README.md").read_text()
+(SHOWN,) = re.findall(r"The run is\s+\[([\w-]+)\]", README)
+(DRAWN,) = references.PICTURE_OF.findall(README)
 each_run = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == SHOWN else pytest.mark.slow) for name in RUNS]
+    "name", [pytest.param(name, marks=[] if name in (SHOWN, DRAWN) else pytest.mark.slow) for name in RUNS]
 )
-"""That of README by default, the others with `-m slow`."""
+"""Those of README by default, of matmuls and of gathers, the others with `-m slow`."""
 HIGHEST = {"max_sm_clock_mhz": 1980, "affinity": 2, "instruction_sets": ["avx512f"]}
 """Of the committed runs: nvidia-smi's clocks.max.sm in the GPUs' conditions; the cores and lscpu's flags of the CPU."""
 PICTURED = sorted({path.parent.name for path in REFERENCE.glob("*/*.png")})
@@ -85,7 +87,7 @@ def test_pictures_of_a_committed_run_are_drawn_of_its_samples_again(name, tmp_pa
     assert frame(run).equals(cases)  # which all figures and tables share
     pictures = {path.name for path in committed.glob("*.png")}
     assert pictures <= drawn
-    for picture in pictures if name in references.PICTURE_OF.findall((ROOT / "README.md").read_text()) else ():
+    for picture in pictures if name == DRAWN else ():
         before, after = (imread(folder / picture) for folder in (committed, tmp_path))
         assert before.shape == after.shape, picture
         assert abs(before - after).mean() < 0.01, picture
@@ -180,10 +182,9 @@ def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
 
 
 def test_readme_shows_table_and_picture_of_a_committed_run():
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in RUNS if f"](results/reference/{name}/network_roofline.png)" in readme]
+    assert f"](results/reference/{DRAWN}/network_roofline.png)" in README
     report = (REFERENCE / SHOWN / "report.md").read_text().splitlines()
-    (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", readme, re.DOTALL)
+    (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", README, re.DOTALL)
     rows = [line for line in table.splitlines() if line]
     assert len(rows) >= 6
     assert [row for row in rows if row not in report] == []
