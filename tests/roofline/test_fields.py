@@ -69,6 +69,7 @@ FORMULAS = {
     "of_own_ideal": "t_own_ideal_s / time_s",
     "hidden_fraction": "(t_gemm_s + t_comm_s - time_s) / shorter_s",
     "steady_power_w": "steady_energy_j / steady_time_s",
+    "time_s": "ideal_s + lost_schedule_s + lost_split_s + lost_code_s + lost_contention_s + lost_rest_s",
 }
 """What a field is, of others."""
 PAIRED = "hidden_clock_normalised gain_all_cores steady_ratio_to_baseline preset_slowdown gemm_slowdown link_slowdown"
@@ -88,7 +89,8 @@ def committed() -> pandas.DataFrame:
     for one in frames:
         one.attrs = {}
     table = pandas.concat(frames, ignore_index=True)
-    table["spilled_bytes"] = table["spilled_bytes"].astype(float).fillna(0.0)
+    or_none = ["spilled_bytes", "lost_split_s", "lost_code_s", "lost_contention_s"]
+    table[or_none] = table[or_none].astype(float).fillna(0.0)
     table["shorter_s"] = table[["t_gemm_s", "t_comm_s"]].astype(float).min(axis=1)
     return table
 

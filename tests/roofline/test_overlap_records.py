@@ -136,29 +136,6 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("arm", "times", "waits", "parts", "diagnosis"),
-    [  # milliseconds. Alone: 4 of matmul, 3 of gather; the link takes 3.3 beside an arm
-        # programs that wait, 4.6 with all flags up; chunks of 0.275 come before they are looked for
-        ("row_block", {"row_block": 5.8, "preset": 4.6}, {"preset beside link": 5.7}, (0, 0.6, 1.1, 0.1), "contention"),
-        # the wire sets the pace: that the matmul takes twice as long costs nothing, and the link's tenth does
-        ("overlapped", {"overlapped": 3.4, "gemm fast": 1}, {"gemm beside link": 2}, (0, None, 0.3, 0.1), "contention"),
-    ],
-)  # fmt: skip
-def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, times, waits, parts, diagnosis):
-    times = {name: 1e-3 * time_s for name, time_s in times.items()}
-    of_arms, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
-    waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
-    record = records(of_arms, beside, drift=0.0, waits=waits)[arm]
-    losses_s = [record[name] for name in overlap.LOST if name != "lost_split_s"]
-    assert record["lost_split_s"] is None
-    assert [lost is None for lost in losses_s] == [part is None for part in parts]
-    assert [1e3 * (lost or 0) for lost in losses_s] == pytest.approx([part or 0 for part in parts], abs=0.01)
-    above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
-    assert sum(lost or 0 for lost in losses_s) == pytest.approx(above, rel=1e-12, abs=1e-18)
-    assert record["diagnosis"] == diagnosis
-
-
 def test_what_splitting_costs_belongs_to_the_own_ideal_and_is_named(tmp_path):
     """Eight ranks. One at a time, the matmul takes 4.8 of 4 ms; two at a time, 4.4, and then sets the pace still."""
     times = {"serial": 7.5e-3, "block_launches": 5e-3, "gemm torch": 4e-3, "link": 3.5e-3}
