@@ -7,7 +7,7 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.fields import FIELDS, joined, with_ends
+from roofline.analysis.fields import FIELDS, with_ends
 from roofline.analysis.measured import MeasuredCase
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Shape
@@ -33,14 +33,14 @@ def fields(case: MeasuredCase) -> dict:
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
     """
     samples = ArmSamples(case)
-    fields = joined(
-        samples.case_fields(),
-        samples.ideal_fields(),
-        samples.hidden_fields(),
-        samples.clock_fields(),
-        samples.slowdown_fields(),
+    fields = dict(
+        **samples.case_fields(),
+        **samples.ideal_fields(),
+        **samples.hidden_fields(),
+        **samples.clock_fields(),
+        **samples.slowdown_fields(),
     )
-    return joined(fields, samples.lost(fields)) if fields.get("of_roof") else fields
+    return dict(**fields, **samples.lost(fields)) if fields.get("of_roof") else fields
 
 
 class ArmSamples:

@@ -90,8 +90,10 @@ def summary(comparison: Comparison) -> list[str]:
     lines = []
     for mean in comparison.means:
         lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED))
+    tests = len(comparison.cases)
     lines.append(
-        f"{_counts(comparison)}, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
+        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
         f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
     )
     least = [row.change.resolution for row in comparison.cases]
@@ -99,7 +101,6 @@ def summary(comparison: Comparison) -> list[str]:
         f"a change below {error_text(median(least))} would not be seen in a single case, in the median over cases; at "
         f"worst below {error_text(max(least))}"
     )
-    tests = len(comparison.cases)
     error = f"{100 * ALPHA:g} % that any is false"
     lines.append(f"SLOWER, FASTER: corrected for {tests} tests (Holm, {error}); intervals are not")
     if comparison.baseline_speed:
@@ -110,11 +111,6 @@ def summary(comparison: Comparison) -> list[str]:
     for name, (of_base, of_new) in comparison.differences.items():
         lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
     return lines + _missing(comparison)
-
-
-def _counts(comparison: Comparison) -> str:
-    counts = [f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED)]
-    return f"{', '.join(counts)} of {len(comparison.cases)} cases"
 
 
 def _missing(comparison: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from features import CPU, FEATURES, GPU, LINK, OF_TABLE, unfilled, with_ends
 
 from conftest import ROOT
-from roofline.analysis.fields import FIELDS, GROUPS, joined
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.overlap import LOST
 from roofline.analysis.records import frame
 from roofline.report.tables import TABLES
@@ -23,12 +23,6 @@ def test_each_field_is_filled_by_one_feature():
     for declared, features in ((FIELDS, FEATURES), (GROUPS["tokens"], OF_TABLE)):
         names = [name for _, fields in features.values() for name in with_ends(declared, fields)]
         assert sorted(names) == sorted(declared)
-
-
-def test_a_field_is_of_one_part_of_a_record():
-    assert joined({"time_s": 1.0}, {"rounds": 30}) == {"time_s": 1.0, "rounds": 30}
-    with pytest.raises(AssertionError, match="rounds"):
-        joined({"time_s": 1.0, "rounds": 30}, {"rounds": 30})
 
 
 @pytest.mark.parametrize("name", [CPU, GPU, LINK])

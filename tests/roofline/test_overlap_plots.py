@@ -101,7 +101,7 @@ def test_shapes_that_cannot_be_compared_are_left_out_and_said_to_be(draw):
     drawn = draw([HERE, *lines, *gathering(gather_matmul(32), without=["link"])], *NAMES[:2])
     roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
     unmeasured = "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=32 balance86"
-    assert {unmeasured, "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)"} <= {*roofline}
+    assert {unmeasured, "left out, link off its pace: all_gather_matmul tp=26 balance86"} <= {*roofline}
     assert {"tp=26", "tp=32"} & {*roofline} == set()
     (axes,) = drawn.figures["network_roofline"].axes
     assert len(points_of(axes, "serial")) == 1

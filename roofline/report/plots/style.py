@@ -122,18 +122,14 @@ def left_out(frame, *, void: bool) -> list[str]:
         rows_of["link off its pace"] = firsts[firsts["timed"] & firsts["void"]]
     lines = []
     for reason, rows in rows_of.items():
-        names = [f"{row.op} {label(row, frame)} {row.wire}{_pace(row)}" for row in rows.itertuples()]
+        names = [f"{row.op} {label(row, frame)} {row.wire}" for row in rows.itertuples()]
         if names:
             lines.append(f"left out, {reason}: {named(names)}")
     return lines
 
 
 def void_text(row) -> str:
-    return f"void: link off its pace{_pace(row)}"
-
-
-def _pace(row) -> str:
-    return f" ({100 * row.link_off_pace:+.0f} %)" if row.void else ""
+    return f"void: link off its pace ({100 * row.link_off_pace:+.0f} %)"
 
 
 def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
