@@ -29,7 +29,6 @@ def test_blocks_of_a_timeline():
     rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
     assert [block.unit for block in timelines.link_blocks(rows)] == [0, 1, 2, 3]
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
-    assert chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0)) == [(6, 10, None)]
     # a kernel that waits on the chip is one block
     assert chip_blocks("row_block", timeline_line(case, "row_block", 1.5, 1.5, 1.6)) == [(0, 1.6, None)]
 
