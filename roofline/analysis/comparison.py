@@ -78,9 +78,8 @@ class Comparison:
 
 
 class CaseOfRun(NamedTuple):
-    """A case as one run measured it. The run goes by `name`, and is of BASE, `side` 0, or of NEW, 1."""
+    """A case as one run measured it, which goes by `name`."""
 
-    side: int
     name: str
     run: Run
     record: dict
@@ -91,30 +90,24 @@ class Pair:
     """A case, as the runs of BASE and those of NEW measured it."""
 
     case: str
-    of_runs: list[CaseOfRun]
+    sides: tuple[list[CaseOfRun], list[CaseOfRun]]
 
     def all_of(self, field: str) -> list:
         """The values of a field in all runs' records."""
-        return [of_run.record.get(field) for of_run in self.of_runs]
-
-    def by_side(self, values: Sequence) -> list[list]:
-        """`values`, one of each run, of BASE and of NEW."""
-        sides = [[], []]
-        for of_run, value in zip(self.of_runs, values, strict=True):
-            sides[of_run.side].append(value)
-        return sides
+        return [of_run.record.get(field) for of_run in chain(*self.sides)]
 
     def means(self, field: str) -> list[float | None]:
         """The geometric mean of a field on each side; None where a run lacks it."""
         means = []
-        for values in self.by_side(self.all_of(field)):
+        for side in self.sides:
+            values = [of_run.record.get(field) for of_run in side]
             means.append(None if None in values else geometric_mean(values))
         return means
 
     def speed(self, field: str) -> float | None:
-        """NEW's over BASE's, by a field of time; None where a run lacks it."""
+        """NEW's over BASE's, by a field of time, over wires that are alike; None where a run lacks it."""
         base_s, new_s = self.means(field)
-        return base_s / new_s if base_s and new_s else None
+        return base_s / new_s if base_s and new_s and self.on_one_wire else None
 
     @cached_property
     def wires(self) -> list[float | None]:
@@ -141,38 +134,42 @@ class Pair:
     def judged_by(self) -> str:
         return SPEED if None in self.all_of("hidden_fraction") else HIDDEN
 
+    @property
+    def is_comparable(self) -> bool:
+        """Times over wires that differ, or that missed their pace, are not."""
+        return not self.is_void and (self.judged_by == HIDDEN or self.on_one_wire)
+
     @cached_property
     def values(self) -> Sides:
-        """The values of each run. There are none of times over wires that differ, or that missed their pace."""
-        if self.is_void or (self.judged_by == SPEED and not self.on_one_wire):
-            return [[], []]
-        return self.by_side([values_of(run, record, self.judged_by) for _, _, run, record in self.of_runs])
+        """The values of each run."""
+        sides = []
+        for side in self.sides:
+            sides.append([values_of(run, record, self.judged_by) for _, run, record in side])
+        return sides
 
     @property
-    def comparable(self) -> Sides:
+    def telling(self) -> Sides:
         """The `values` of the runs that say something."""
         return [list(filter(None, side)) for side in self.values]
 
-    def problem(self) -> Missing | None:
-        """Why it cannot be compared in all runs, if there is a reason."""
+    def problem(self) -> str:
+        """Why it cannot be compared in all runs; empty where it can."""
         if self.is_void:
-            return Missing(self.case, NEITHER, "void: its link was off its pace in one of the runs")
-        if self.values == [[], []]:
-            reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
-            return Missing(self.case, NEITHER, reason)
+            return "void: its link was off its pace in one of the runs"
+        if not self.is_comparable:
+            return "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
         if all(chain(*self.values)):
-            return None
-        reason = "too few rounds to say how far they vary"
+            return ""
         if None in self.all_of("ratio_to_baseline"):
-            reason = "no baseline was timed beside it"
-        return Missing(self.case, "BASE or NEW", reason)
+            return "no baseline was timed beside it"
+        return "too few rounds to say how far they vary"
 
     def row(self, change: Change) -> CaseChange:
         notes = []
         if not self.on_one_wire:
             base, new = self.wires
             notes.append(f"wire {base / 1e9:.3g} and {new / 1e9:.3g} GB/s")
-        moved = self.speed("baseline_time_s") if self.on_one_wire else None
+        moved = self.speed("baseline_time_s")
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
         return CaseChange(self.case, change, *self.means("time_s"), ", ".join(notes))
@@ -186,38 +183,30 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     runs = sides[0] | sides[1]
     all_pairs = _all_pairs(sides)
     pairs = _in_common(all_pairs)
-    judged = []
     missing = []
     for pair in pairs:
-        if problem := pair.problem():
-            missing.append(problem)
-        if not pair.is_of_baseline and all(pair.comparable):
-            judged.append(pair)
+        if reason := pair.problem():
+            missing.append(Missing(pair.case, "BASE or NEW" if pair.is_comparable else NEITHER, reason))
+    judged = [pair for pair in pairs if pair.is_comparable]
+    contenders = [pair for pair in judged if not pair.is_of_baseline and all(pair.telling)]
+    speeds = list(filter(None, (pair.speed("time_s") for pair in judged if pair.is_of_baseline)))
     return Comparison(
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        means=_means(judged, len(runs)),
-        cases=_cases(judged),
+        means=_means(contenders, len(runs)),
+        cases=_cases(contenders),
         missing=missing + _missing(runs, all_pairs),
-        baseline_speed=_baseline_speed(pairs),
+        baseline_speed=geometric_mean(speeds) if speeds else None,
     )
-
-
-def _baseline_speed(pairs: list[Pair]) -> float | None:
-    speeds = []
-    for pair in pairs:
-        if pair.is_of_baseline and pair.on_one_wire and not pair.is_void:
-            speeds.append(pair.speed("time_s"))
-    return geometric_mean(speeds) if speeds else None
 
 
 def _cases(pairs: list[Pair]) -> list[CaseChange]:
     """The cases that some runs of both sides tell of. Raises ValueError where there is none."""
     cases = []
     for pair in pairs:
-        if change := change_of_runs([pair.comparable], pair.judged_by):
+        if change := change_of_runs([pair.telling], pair.judged_by):
             cases.append(pair.row(change))
     if not cases:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")
@@ -226,7 +215,7 @@ def _cases(pairs: list[Pair]) -> list[CaseChange]:
 
 def _means(pairs: list[Pair], run_count: int) -> list[CaseChange]:
     """The changes of contenders in the mean over the cases that all runs measured, where these are several."""
-    of_all_runs = [pair for pair in pairs if len(pair.of_runs) == run_count]
+    of_all_runs = [pair for pair in pairs if sum(map(len, pair.sides)) == run_count]
     values_of_contender = grouped(((pair.contender, pair.judged_by), pair.values) for pair in of_all_runs)
     means = []
     for (contender, judged_by), values in values_of_contender.items():
@@ -266,18 +255,20 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
 
 def _all_pairs(sides: Sequence[dict[str, Run]]) -> list[Pair]:
     """Every case that some run measured."""
-    cases = []
+    pairs: dict[str, Pair] = {}
     for side, runs in enumerate(sides):
         for name, run in runs.items():
             for record in records_of(run):
-                cases.append((record["case"], CaseOfRun(side, name, run, record)))
-    return [Pair(case, of_runs) for case, of_runs in grouped(cases).items()]
+                case = record["case"]
+                pair = pairs.setdefault(case, Pair(case, ([], [])))
+                pair.sides[side].append(CaseOfRun(name, run, record))
+    return list(pairs.values())
 
 
 def _in_common(pairs: list[Pair]) -> list[Pair]:
     """The cases that both sides have. Raises ValueError where there is none, and where a case has no baseline in
     common."""
-    both = [pair for pair in pairs if all(pair.by_side(pair.of_runs))]
+    both = [pair for pair in pairs if all(pair.sides)]
     for pair in both:
         if len(set(pair.all_of("baseline"))) > 1:
             raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
@@ -301,7 +292,7 @@ def _missing(runs: dict[str, Run], pairs: list[Pair]) -> list[Missing]:
         for outcome in run.missing:
             reasons[outcome.case] = f"{outcome.outcome.replace('_', ' ')}: {outcome.reason}"
         for pair in pairs:
-            if name not in [of_run.name for of_run in pair.of_runs]:
+            if name not in [of_run.name for of_run in chain(*pair.sides)]:
                 lacking.append(((pair.case, reasons.get(pair.case, "not asked for")), name))
     missing = []
     for (case, reason), names in grouped(lacking).items():

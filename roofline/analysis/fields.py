@@ -47,13 +47,3 @@ def with_ends(name: str, interval: Interval | None, declared: dict[str, Field] =
     """The field `name` and those of its ends; {} without an interval."""
     names = name, *declared[name].ends
     return dict(zip(names, interval, strict=True)) if interval else {}
-
-
-def joined(*parts: dict) -> dict:
-    """The fields of all `parts` of a record: no two parts have one in common."""
-    fields = {}
-    for part in parts:
-        twice = fields.keys() & part.keys()
-        assert not twice, f"two parts of a record have {twice}"
-        fields |= part
-    return fields

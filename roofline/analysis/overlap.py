@@ -7,7 +7,7 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.fields import FIELDS, joined, with_ends
+from roofline.analysis.fields import FIELDS, with_ends
 from roofline.analysis.measured import MeasuredCase
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Shape
@@ -33,15 +33,14 @@ def fields(case: MeasuredCase) -> dict:
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
     """
     samples = ArmSamples(case)
-    fields = joined(
-        samples.case_fields(),
-        samples.link_fields(),
-        samples.ideal_fields(),
-        samples.hidden_fields(),
-        samples.clock_fields(),
-        samples.slowdown_fields(),
+    fields = dict(
+        **samples.case_fields(),
+        **samples.ideal_fields(),
+        **samples.hidden_fields(),
+        **samples.clock_fields(),
+        **samples.slowdown_fields(),
     )
-    return joined(fields, _lost(fields, samples)) if fields.get("of_roof") else fields
+    return dict(**fields, **samples.lost(fields)) if fields.get("of_roof") else fields
 
 
 class ArmSamples:
@@ -65,11 +64,16 @@ class ArmSamples:
         self.own_name, self.own_gemm = self._own_matmul()
         splitting = _splitting(shape, arm)
         self.ranks_per_launch = splitting.get("ranks_per_launch")
-        self.split = splitting.get("slowdowns", {}).get(str(self.ranks_per_launch))
+        self.split_slowdown = splitting.get("slowdowns", {}).get(str(self.ranks_per_launch))
+        self.split = self.split_slowdown or 1
         """The time of so many launches, as a multiple of T_gemm."""
         self.requested = shape.requested_bytes_per_s
         self.bandwidth = self._bandwidth()
-        self.off_pace = self._off_pace()
+        self.off_pace = None
+        """By how much of the request the link missed it, where that is too much."""
+        if self.requested and self.bandwidth:
+            missed = self.bandwidth / self.requested - 1
+            self.off_pace = missed if abs(missed) > OFF_PACE else None
 
     def _own_matmul(self) -> tuple[str, Series]:
         """The matmul that the arm runs: its name beside the link's traffic, and its times alone. It is the kernel with
@@ -95,11 +99,6 @@ class ArmSamples:
         ratio = ratio_of(numerator, denominator, self.shape.groups)
         return ratio.value if ratio else None
 
-    @property
-    def own_gemm_s(self) -> float | None:
-        """The arm's own matmul with all data here; None where that is T_gemm."""
-        return None if self.own_gemm is self.gemm else self.typical(self.own_gemm)
-
     def _bandwidth(self) -> float | None:
         """The link's bytes/s by its arrivals: T_comm is the time of a call, with the start and the wait."""
         wire_bytes = self.shape.work.wire_bytes
@@ -112,38 +111,28 @@ class ArmSamples:
             return self.requested * time_of(paces, self.shape.groups).value
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
-    def _off_pace(self) -> float | None:
-        """By how much of the request the link missed it, where that is too much."""
-        if not (self.requested and self.bandwidth):
-            return None
-        missed = self.bandwidth / self.requested - 1
-        return missed if abs(missed) > OFF_PACE else None
-
     def case_fields(self) -> dict:
-        """The arm's cut, and the spread of its ranks."""
+        """The arm's cut, the spread of its ranks, and the bytes/s that the shape's link was asked for and reached: an
+        arm over a fabric of its own has none."""
         shape = self.shape
         spec = ARMS.get(base_arm(self.arm))
-        return {
+        link = {
+            REQUESTED: self.requested,
+            "copier_programs": _declared(shape, self.arm, "copier_programs"),
+            "link_bytes_per_s": self.bandwidth,
+            "link_off_pace": self.off_pace,
+        }
+        return (dict.fromkeys(link) if self.own_fabric else link) | {
             "own_fabric": self.own_fabric,
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,
             "row_blocks": _declared(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
-            "split_slowdown": self.split,
+            "split_slowdown": self.split_slowdown,
             "spilled_bytes": self.case.entrant.get("spilled_bytes", 0),
             "rank_spread": _rank_spread(shape, self.arm),
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
-
-    def link_fields(self) -> dict:
-        """Bytes/s that the shape's link was asked for and reached; None of an arm over a fabric of its own."""
-        fields = {
-            REQUESTED: self.requested,
-            "copier_programs": _declared(self.shape, self.arm, "copier_programs"),
-            "link_bytes_per_s": self.bandwidth,
-            "link_off_pace": self.off_pace,
-        }
-        return dict.fromkeys(fields) if self.own_fabric else fields
 
     def ideal_fields(self) -> dict:
         """T_gemm and T_comm, and what follows from these two alone."""
@@ -161,18 +150,17 @@ class ArmSamples:
             fields["roof_tflops"] = work.flop / ideal_s / 1e12
             fields["bound"] = "compute" if t_gemm_s >= t_comm_s else "wire"
         if self.plan:
-            fields["t_own_ideal_s"] = self.plan.end_s(t_gemm_s * (self.split or 1), t_comm_s)
+            fields["t_own_ideal_s"] = self.plan.end_s(t_gemm_s * self.split, t_comm_s)
         return fields
 
     def hidden_fields(self) -> dict:
         """The part of the shorter of matmul and wire that the arm hid, and the shares of its ideals that it reached."""
-        split = self.split or 1
 
         def of_ideal(t_gemm: float, t_comm: float, time: float) -> float:
             return max(t_gemm, t_comm) / time
 
         def of_own_ideal(t_gemm: float, t_comm: float, time: float) -> float:
-            return self.plan.ideal_s(t_gemm * split, t_comm) / time
+            return self.plan.ideal_s(t_gemm * self.split, t_comm) / time
 
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
         all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
@@ -217,6 +205,41 @@ class ArmSamples:
             "link_slowdown": link_slowdown,
         }
 
+    def lost(self, fields: dict) -> dict:
+        """The arm's time above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
+
+        Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured
+        it. So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
+        """
+        ideal_s = self.plan.ideal_s
+        t_gemm_s = fields["t_gemm_s"]
+        t_comm_s = fields["t_comm_s"]
+        own_gemm_s = None if self.own_gemm is self.gemm else self.typical(self.own_gemm)
+        gemm_s = self.split * (own_gemm_s or t_gemm_s)
+        slower = fields["gemm_slowdown"] or 1
+        later = fields["link_slowdown"] or 1
+        ends_s = (
+            ideal_s(t_gemm_s, t_comm_s),
+            ideal_s(t_gemm_s * self.split, t_comm_s),
+            ideal_s(gemm_s, t_comm_s),
+            ideal_s(gemm_s * slower, t_comm_s * later),
+            self.case.time.value,
+        )
+        lost = {}
+        before_s = fields["ideal_s"]
+        for name, end_s in zip(LOST, ends_s, strict=True):
+            lost[name] = end_s - before_s
+            before_s = end_s
+        diagnosis = FIELDS[max(lost, key=lost.get)].header
+        if not self.split_slowdown:
+            lost["lost_split_s"] = None
+        if not own_gemm_s:
+            lost["lost_code_s"] = None
+        if not (fields["gemm_slowdown"] or fields["link_slowdown"]):
+            lost["lost_contention_s"] = None
+        lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
+        return lost
+
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     """The names of the fastest unsplit matmul of `shape` and of its link alone."""
@@ -236,50 +259,9 @@ def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
     """The first rank's lead over the last one, as a share of the last one's time, in the median round."""
-    spreads = []
-    for round_ in shape.rounds:
-        values = round_.values.get(entrant, {})
-        if "rank0_s" in values:
-            times_s = [values[f"rank{rank}_s"] for rank in range(shape.params["ranks"])]
-            spreads.append(1 - min(times_s) / max(times_s))
+    of_ranks = [shape.values(entrant, f"rank{rank}_s").values() for rank in range(shape.params["ranks"])]
+    spreads = [1 - min(times_s) / max(times_s) for times_s in zip(*of_ranks, strict=True)]
     return median(spreads) if spreads else None
-
-
-def _lost(fields: dict, samples: ArmSamples) -> dict:
-    """The arm's time above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
-
-    Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured it.
-    So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
-    """
-    ideal_s = samples.plan.ideal_s
-    t_gemm_s = fields["t_gemm_s"]
-    t_comm_s = fields["t_comm_s"]
-    own_gemm_s = samples.own_gemm_s
-    split = samples.split or 1
-    gemm_s = (own_gemm_s or t_gemm_s) * split
-    slower = fields["gemm_slowdown"] or 1
-    later = fields["link_slowdown"] or 1
-    ends_s = (
-        ideal_s(t_gemm_s, t_comm_s),
-        ideal_s(t_gemm_s * split, t_comm_s),
-        ideal_s(gemm_s, t_comm_s),
-        ideal_s(gemm_s * slower, t_comm_s * later),
-        samples.case.time.value,
-    )
-    lost = {}
-    before_s = fields["ideal_s"]
-    for name, end_s in zip(LOST, ends_s, strict=True):
-        lost[name] = end_s - before_s
-        before_s = end_s
-    diagnosis = FIELDS[max(lost, key=lost.get)].header
-    if not samples.split:
-        lost["lost_split_s"] = None
-    if not own_gemm_s:
-        lost["lost_code_s"] = None
-    if not (fields["gemm_slowdown"] or fields["link_slowdown"]):
-        lost["lost_contention_s"] = None
-    lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
-    return lost
 
 
 def valid(frame: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis import decision, layers, memory_roof, overlap
-from roofline.analysis.fields import FIELDS, GROUPS, joined, with_ends
+from roofline.analysis.fields import FIELDS, GROUPS, with_ends
 from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
 from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
@@ -38,14 +38,14 @@ def records_of(run: Run) -> list[dict]:
 def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
-    measured = joined(
-        _case_fields(case),
-        _time_fields(case),
-        ROOFS[case.shape.analysis](case),
-        decision.fields(case),
-        layers.fields(case),
-        _steady_fields(case),
-        _counted_fields(case),
+    measured = dict(  # two parts with a field in common are a TypeError
+        **_case_fields(case),
+        **_time_fields(case),
+        **ROOFS[case.shape.analysis](case),
+        **decision.fields(case),
+        **layers.fields(case),
+        **_steady_fields(case),
+        **_counted_fields(case),
     )
     record = dict.fromkeys(NAMES[case.shape.analysis]) | _declared(case) | measured
     record["notes"] = _notes(record, case.shape)
@@ -135,26 +135,25 @@ def _counted_fields(case: MeasuredCase) -> dict:
     return fields
 
 
-def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
-    """The blocks of seconds in which a contender ran alone."""
-    return [block for block in run.steady if (block["shape"], block["contender"]) == (shape.id, contender)]
+def _blocks(run: Run, shape: Shape, contender: str) -> dict[int, dict]:
+    """{alternation: its block of seconds} in which a contender ran alone."""
+    return {line["block"]: line for line in run.steady if (line["shape"], line["contender"]) == (shape.id, contender)}
 
 
 def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
     """{alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
-    baseline_s = {block["block"]: block["time_s"] for block in _blocks(run, shape, shape.baseline)}
+    of_baseline = _blocks(run, shape, shape.baseline)
     ratios = {}
-    for block in _blocks(run, shape, contender):
-        index = block["block"]
-        if index in baseline_s:
-            ratios[index] = baseline_s[index] / block["time_s"]
+    for index, block in _blocks(run, shape, contender).items():
+        if index in of_baseline:
+            ratios[index] = of_baseline[index]["time_s"] / block["time_s"]
     return ratios
 
 
 def _steady_fields(case: MeasuredCase) -> dict:
     """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
     the counted part alone."""
-    blocks = _blocks(case.run, case.shape, case.contender)
+    blocks = _blocks(case.run, case.shape, case.contender).values()
     if not blocks:
         return {}
     time_s = median(block["time_s"] for block in blocks)

@@ -31,19 +31,19 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     import pandas
 
     cases = frame[frame["analysis"] == "throughput"].dropna(subset="m")
-    others = compared(cases)
-    is_rival = others["rival"].astype(bool)
-    libraries = others[~is_rival]
-    rivals = others[is_rival].sort_values("ratio_to_baseline", ascending=False, kind="stable")
-    fastest = rivals.drop_duplicates("shape").sort_index()
-    alone = rivals[rivals["steady_ratio_to_baseline"].notna()].drop_duplicates("shape")
-    dispatched = cases[cases["contender"].eq(cases["dispatched"]) & cases["ratio_to_baseline"].notna()]
     rows = []
-    for (dtype, m), best in fastest.groupby(["dtype", "m"]):
-        row = {"m": m, "dtype": dtype, **_fastest(run, best)}
-        row |= _sustained(run, _alike(alone, dtype, m))
-        row |= _dispatched(run, _alike(dispatched, dtype, m))
-        for name, of_library in _alike(libraries, dtype, m).groupby("contender", sort=False):
+    for (dtype, m), of_row in cases.groupby(["dtype", "m"]):
+        others = compared(of_row)
+        is_rival = others["rival"].astype(bool)
+        rivals = others[is_rival].sort_values("ratio_to_baseline", ascending=False, kind="stable")
+        if rivals.empty:
+            continue
+        row = {"m": m, "dtype": dtype, **_fastest(run, rivals.drop_duplicates("shape").sort_index())}
+        alone = rivals[rivals["steady_ratio_to_baseline"].notna()]
+        row |= _sustained(run, alone.drop_duplicates("shape"))
+        has_ratio = of_row["ratio_to_baseline"].notna()
+        row |= _dispatched(run, of_row[of_row["contender"].eq(of_row["dispatched"]) & has_ratio])
+        for name, of_library in others[~is_rival].groupby("contender", sort=False):
             row |= zip(columns_of(name), mean_ratio(run, of_library), strict=True)
         rows.append(row)
     table = pandas.DataFrame(rows)
@@ -59,10 +59,6 @@ def columns_of(name: str) -> tuple[str, str, str]:
 def libraries_of(table: DataFrame) -> list[str]:
     """The libraries that have columns in a table of `by_tokens`."""
     return list(table)[len(COLUMNS) :: 3]
-
-
-def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:
-    return rows[(rows["dtype"] == dtype) & (rows["m"] == m)]
 
 
 def _fastest(run: Run, best: DataFrame) -> dict:
@@ -108,10 +104,7 @@ def _tuned(rows: DataFrame) -> float:
 
 
 def _shape_name(row: Series) -> str:
-    name = shape_text(row)
-    if not name and isinstance(row["layer"], str):
-        name = f"{row['layer']} tp{row['tp']}"
-    return name
+    return shape_text(row) or (f"{row['layer']} tp{row['tp']}" if isinstance(row["layer"], str) else "")
 
 
 def mean_ratio(run: Run, rows: DataFrame) -> Interval:

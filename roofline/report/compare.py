@@ -47,21 +47,19 @@ def run(options) -> int:
     return comparison.exit_code(strict=options.strict)
 
 
-def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Run], list[Run]]:
+def _sides(base: list[Path], new: list[Path] | None) -> tuple[list[Run], list[Run]]:
     """The runs of BASE and of NEW."""
-    if new_folders:
-        return _loaded(folders), _loaded(new_folders)
-    if len(folders) != 2:
-        problem = f"of {len(folders)} runs, which are NEW?" if folders[1:] else "there is no NEW:"
-        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
-    return _loaded(folders[:1]), _loaded(folders[1:])
-
-
-def _loaded(folders: list[Path]) -> list[Run]:
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
-    return list(map(load, folders))
+    if not new:
+        if len(base) != 2:
+            raise ValueError(
+                f"of {len(base)} runs, which are NEW? Say roofline compare BASE NEW, or BASE... --new NEW..."
+            )
+        base, new = base[:1], base[1:]
+    for folders in (base, new):
+        for folder in folders:
+            if folders.count(folder) > 1:
+                raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
+    return list(map(load, base)), list(map(load, new))
 
 
 def change_text(change: Change) -> str:
@@ -92,8 +90,10 @@ def summary(comparison: Comparison) -> list[str]:
     lines = []
     for mean in comparison.means:
         lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED))
+    tests = len(comparison.cases)
     lines.append(
-        f"{_counts(comparison)}, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
+        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
         f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
     )
     least = [row.change.resolution for row in comparison.cases]
@@ -101,7 +101,6 @@ def summary(comparison: Comparison) -> list[str]:
         f"a change below {error_text(median(least))} would not be seen in a single case, in the median over cases; at "
         f"worst below {error_text(max(least))}"
     )
-    tests = len(comparison.cases)
     error = f"{100 * ALPHA:g} % that any is false"
     lines.append(f"SLOWER, FASTER: corrected for {tests} tests (Holm, {error}); intervals are not")
     if comparison.baseline_speed:
@@ -112,11 +111,6 @@ def summary(comparison: Comparison) -> list[str]:
     for name, (of_base, of_new) in comparison.differences.items():
         lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
     return lines + _missing(comparison)
-
-
-def _counts(comparison: Comparison) -> str:
-    counts = [f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED)]
-    return f"{', '.join(counts)} of {len(comparison.cases)} cases"
 
 
 def _missing(comparison: Comparison) -> list[str]:

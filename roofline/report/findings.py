@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import OTHERS, STOLEN
-from roofline.analysis.fields import FIELDS
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
 from roofline.operations.shapes import shape_text
@@ -97,9 +96,8 @@ def unequal(run: Run, frame: DataFrame) -> Lines:
     if missed.empty or _chance_of_missing(len(missed), len(again)) >= CHANCE:
         return
     most = missed.loc[(missed["ratio_to_baseline"] - 1).abs().idxmax()]
-    interval = interval_text(most["ratio_to_baseline"], most["ratio_low"], most["ratio_high"])
     where = f"{len(missed)} of {len(again)} shapes"
-    yield f"the baseline is not as fast as itself on {where}, {interval}: {case_words(most)}"
+    yield f"the baseline is not as fast as itself on {where}, {_ratio_text(most)}: {case_words(most)}"
 
 
 def slower(run: Run, frame: DataFrame) -> Lines:
@@ -108,14 +106,12 @@ def slower(run: Run, frame: DataFrame) -> Lines:
 
 def below_own_ideal(run: Run, frame: DataFrame) -> Lines:
     arms = overlapping(frame).dropna(subset="of_own_ideal")
-    for op, rows in arms.groupby("op", sort=False):
-        low = rows[rows["of_own_ideal"] < OWN_IDEAL]
-        if len(low):
-            least = low.loc[low["of_own_ideal"].idxmin()]
-            counts = low["diagnosis"].replace("the rest", REST).value_counts()
-            reasons = [f"{diagnosis} on {count}" for diagnosis, count in counts.items()]
-            text = f"{op}: {_counts(low, rows)}, lost mostly to {', '.join(reasons)}"
-            yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
+    for op, low in arms[arms["of_own_ideal"] < OWN_IDEAL].groupby("op", sort=False):
+        least = low.loc[low["of_own_ideal"].idxmin()]
+        counts = low["diagnosis"].replace("the rest", REST).value_counts()
+        reasons = [f"{diagnosis} on {count}" for diagnosis, count in counts.items()]
+        text = f"{op}: {_counts(low, arms[arms['op'] == op])}, lost mostly to {', '.join(reasons)}"
+        yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
 
 
 def few_rounds(run: Run, frame: DataFrame) -> Lines:
@@ -126,12 +122,12 @@ def few_rounds(run: Run, frame: DataFrame) -> Lines:
 
 def roof_drifted(run: Run, frame: DataFrame) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
-    values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
+    values_of = grouped(((line["ceiling"], line["dtype"]), line["value"]) for line in run.ceilings)
     for ceiling in ceilings_of(run):
         if ceiling.kind == "copy":
             continue
-        name = f"{ceiling.kind} {ceiling.dtype}" if ceiling.dtype else ceiling.kind
-        values = values_of.get((ceiling.kind, ceiling.dtype), [ceiling.value])
+        name = " ".join(filter(None, (ceiling.kind, ceiling.dtype)))
+        values = values_of.get((ceiling.kind, ceiling.dtype), [1])
         half_width = (ceiling.high - ceiling.low) / ceiling.value / 2
         off = max(half_width, max(values) / min(values) - 1)
         if not is_known(ceiling.low, ceiling.high):
@@ -222,22 +218,25 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
     """Where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
     `serial_all_cores` where there is one; one over a fabric of its own has none."""
     rows = overlapping(frame)
-    rows = rows[~rows["own_fabric"].eq(True).fillna(False)]
-    has_all_cores = rows["gain_all_cores"].notna()
+    rows = rows[rows["own_fabric"].ne(True).fillna(True)]
     rows = rows.assign(
-        field=has_all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
-        baseline=rows["baseline"].mask(has_all_cores, ALL_CORES),
+        baseline=rows["baseline"].mask(rows["gain_all_cores"].notna(), ALL_CORES),
+        ratio_to_baseline=rows["gain_all_cores"].fillna(rows["ratio_to_baseline"]),
+        ratio_low=rows["gain_all_cores_low"].fillna(rows["ratio_low"]),
+        ratio_high=rows["gain_all_cores_high"].fillna(rows["ratio_high"]),
     )
-    for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
-        low, high = FIELDS[field].ends
+    for (op, baseline), group in rows.groupby(["op", "baseline"], sort=False):
         is_rival = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
-        rivals = group[is_rival & group[field].notna()]
-        nearest_end = low if sign > 0 else high
-        matches = rivals[sign * (rivals[nearest_end] - 1) > MARGIN]
+        rivals = group[is_rival & group["ratio_to_baseline"].notna()]
+        nearest_end = rivals["ratio_low"] if sign > 0 else rivals["ratio_high"]
+        matches = rivals[sign * (nearest_end - 1) > MARGIN]
         if len(matches):
-            most = matches.loc[(sign * matches[field]).idxmax()]
-            interval = interval_text(most[field], most[low], most[high])
-            yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
+            most = matches.loc[(sign * matches["ratio_to_baseline"]).idxmax()]
+            yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {_ratio_text(most)}: {case_words(most)}"
+
+
+def _ratio_text(row: Series) -> str:
+    return interval_text(*row[["ratio_to_baseline", "ratio_low", "ratio_high"]])
 
 
 def _chance_of_missing(least: int, intervals: int) -> float:

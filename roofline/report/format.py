@@ -32,8 +32,8 @@ def flops_text(flops: float) -> str:
     return f"{rate_text(flops / 1e12)} TFLOP/s" if flops >= 1e12 else f"{rate_text(flops / 1e9)} GFLOP/s"
 
 
-def percent_text(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+def percent_text(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
 
 
 def growth_text(fraction: float) -> str:
@@ -60,8 +60,8 @@ def error_text(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
-def number_text(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"
+def number_text(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}"
 
 
 def ends_text(low: float, high: float, text: Callable[[float], str]) -> str:
@@ -110,19 +110,17 @@ def kernels_text(names: str) -> str:
     >>> kernels_text("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + void cublasLt::splitKreduce_kernel<32, float>(int)")
     'nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + splitKreduce_kernel'
     """
-    return " + ".join(map(_kernel_text, names.split(" + ")))
-
-
-def _kernel_text(name: str) -> str:
-    bare = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
-    bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
-    return bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}..."
+    texts = []
+    for name in names.split(" + "):
+        bare = re.sub(r"^void |\(anonymous namespace\)|<unnamed>", "", name)
+        bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
+        texts.append(bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}...")
+    return " + ".join(texts)
 
 
 FORMATS = {
     "": str,
     "time": time_text,
-    "time4": partial(time_text, digits=4),
     "rate": rate_text,
     "percent": percent_text,
     "growth": growth_text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from roofline.report.format import ABOVE_ALL
@@ -23,9 +23,9 @@ class Section(NamedTuple):
 
     title: str
     about: str = ""
-    figures: tuple[str, ...] = ()
+    figures: Sequence[str] = ()
     table: DataFrame | None = None
-    lines: tuple[str, ...] = ()
+    lines: Sequence[str] = ()
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""
 
@@ -37,13 +37,11 @@ class Section(NamedTuple):
         """The section with a line that says what a mark in its table means, if there is one."""
         if self.table is None:
             return self
-        for cell in self.table.to_numpy().ravel():
-            if str(cell).endswith(ABOVE_ALL):
-                return self._replace(lines=(*self.lines, ABOVE))
-        return self
+        is_marked = any(cell.endswith(ABOVE_ALL) for cell in self.table.to_numpy().ravel())
+        return self._replace(lines=[*self.lines, ABOVE]) if is_marked else self
 
 
-def declared(name: str, frame: DataFrame, lines: Iterable[str] = ()) -> Section:
+def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
     """A section of `tables.toml`: a row for each case of `frame` that has its field, and is of its operation if it has
     one, and `lines` below them."""
     entry = TABLES["sections"][name]
@@ -51,5 +49,4 @@ def declared(name: str, frame: DataFrame, lines: Iterable[str] = ()) -> Section:
     if "op" in entry:
         rows = rows[rows["op"] == entry["op"]]
     table = texts(rows, entry["columns"])
-    figures = tuple(entry.get("figures", ()))
-    return Section(entry["title"], entry["about"], figures, table, tuple(lines), entry.get("long", False))
+    return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))

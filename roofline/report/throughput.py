@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.decision import LOOKS, OTHERS, SURE
+from roofline.analysis.records import records_of
 from roofline.analysis.tokens import by_tokens, columns_of, compared, libraries_of
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import (
@@ -30,8 +30,6 @@ IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
 DISPATCHED = "dispatched [95 %]"
 """The same ratio, in turns, of what `kernels.matmul` takes."""
-LIBRARY_RATIO = " [95 %]"
-"""Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
@@ -94,7 +92,7 @@ def tokens_table(rows: DataFrame) -> DataFrame:
         cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
         cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
         for name in libraries:
-            cells[f"{name}{LIBRARY_RATIO}"] = _mean_text(row, name)
+            cells[f"{name} [95 %]"] = _mean_text(row, name)
         table.append(cells)
     return pandas.DataFrame(table)
 
@@ -153,11 +151,10 @@ def decided(run: Run, frame: DataFrame) -> Section:
 def slower(run: Run) -> list[str]:
     """A line for each case that is decided to be SLOWER."""
     lines = []
-    for shape, name in run.cases():
-        decision = decision_of(MeasuredCase(run, shape, name))
-        if decision and decision.verdict == SLOWER:
-            ratio = interval_text(*decision[1:4])
-            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+    for record in records_of(run):
+        if record["verdict"] == SLOWER:
+            ratio = interval_text(record["decided"], record["decided_low"], record["decided_high"])
+            lines.append(f"{SLOWER}: {record['case']}: {ratio} of {record['baseline']}'s speed")
     return lines
 
 

@@ -6,15 +6,12 @@ from roofline.store.run import Run
 from roofline.store.stats import grouped
 from roofline.theory.arms import BOTH, base_arm, is_serial
 
-HOME_UNIT, WAITS = -1, -2
-
-Span = tuple[float, float]
-"""When something began and ended, in seconds."""
+HOME_UNIT = -1
 
 
 class Block(NamedTuple):
     """The work of a lane for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no
-    transfer, None for the whole matmul, `WAITS` for a wait."""
+    transfer, None for the whole matmul."""
 
     start_s: float
     end_s: float
@@ -56,29 +53,25 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     waits = timeline["waits"]
     sent = _sent(timeline)
     is_whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
-    counts = [0]
-    spans = []
-    for count, start_s, end_s in waits:
-        counts.append(count)
-        spans.append((start_s, end_s))
+    count = 0
+    start_s = 0.0
     blocks = []
-    computed = between(spans, timeline["end_s"])
-    for count, (start_s, end_s) in zip(counts, computed, strict=True):
+    for next_count, wait_s, resumes_s in (*waits, (None, timeline["end_s"], None)):
         if sent and count:
-            blocks.append(Block(start_s, end_s, None, "add"))
-            continue
-        if is_whole:
-            blocks.append(Block(start_s, end_s, None, "matmul"))
-            continue
-        parts = _part_blocks(sent, start_s, end_s)
-        blocks += parts
-        if parts:
-            start_s = parts[-1].end_s
-        if count:
-            unit = units[count - 1]
-            blocks.append(Block(start_s, end_s, unit, str(unit)))
-        elif not is_by_block(timeline):
-            blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))
+            blocks.append(Block(start_s, wait_s, None, "add"))
+        elif is_whole:
+            blocks.append(Block(start_s, wait_s, None, "matmul"))
+        else:
+            blocks += _part_blocks(sent, start_s, wait_s)
+            if blocks:
+                start_s = max(start_s, blocks[-1].end_s)
+            if count:
+                unit = units[count - 1]
+                blocks.append(Block(start_s, wait_s, unit, str(unit)))
+            elif not is_by_block(timeline):
+                blocks.append(Block(start_s, wait_s, HOME_UNIT, "own"))
+        count = next_count
+        start_s = resumes_s
     return blocks
 
 
@@ -97,16 +90,6 @@ def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> 
             blocks.append(Block(start_s, ready_s, ranks[0], text))
             start_s = ready_s
     return blocks
-
-
-def between(spans: list[Span], end_s: float) -> list[Span]:
-    """The times before, between and after `spans`, until `end_s`."""
-    times = []
-    start_s = 0.0
-    for next_s, next_end_s in spans:
-        times.append((start_s, next_s))
-        start_s = next_end_s
-    return [*times, (start_s, end_s)]
 
 
 def is_by_block(timeline: dict) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,19 +31,6 @@ MOST_FINDINGS = 3
 FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """It would take a tenth of the time, and find little before a report is written."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_garbage_collection()
 def write(folder: Path, run: Run | None = None) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
     paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""
@@ -76,8 +61,8 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
     """The sections of the whole report. They name the figures that are in `pictures`."""
     whole = []
-    for section in (Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run)):
-        figures = tuple(name for name in section.figures if name in pictures)
+    for section in (Section("Findings", lines=findings(run, cases)), *body(run, cases), *_end(run)):
+        figures = [name for name in section.figures if name in pictures]
         whole.append(section._replace(figures=figures).explained())
     return whole
 
@@ -99,7 +84,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
-    sections = [*brief, Section("In all", lines=tuple(summary)), *whole]
+    sections = [*brief, Section("In all", lines=summary), *whole]
     for section in (
         overlap.splits(cases),
         declared("layers", cases),
@@ -115,12 +100,12 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
 
 def _end(run: Run) -> list[Section]:
     """Ceilings, cases without a number, and the conditions of the run."""
-    measured = tuple(ceilings(run))
+    measured = ceilings(run)
     sections = [Section("Ceilings", "" if measured else "None was measured.", lines=measured)]
     on = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]
     for title, lines in (("Not measured", missing(run)), ("Conditions", on), ("Notes", run.notes)):
         if lines:
-            sections.append(Section(title, lines=tuple(lines)))
+            sections.append(Section(title, lines=lines))
     return sections
 
 

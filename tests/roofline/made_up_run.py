@@ -1,6 +1,7 @@
 """Journals written by hand, for tests of what is derived from them, and where words of their figures stand."""
 
 import json
+from dataclasses import fields
 from itertools import combinations
 
 from roofline.operations.matmul import Matmul
@@ -17,9 +18,6 @@ HEAD = {
     "notes": [],
     "machine": {"source": "gpu", "chip": "made up", "datasheet": DATASHEET},
 }
-
-
-PARAMS = ("model", "layer", "tp", "m", "dtype", "ranks", "wire")
 
 
 def ceiling(kind, value, when="start", dtype=None, spread=0.01):
@@ -40,11 +38,11 @@ def lines_of(
     of the shape. Entrants of `without` have no samples.
     """
     about, values = about or {}, values or {}
-    params = {name: getattr(case, name) for name in PARAMS if hasattr(case, name)}
+    params = {field.name: getattr(case, field.name) for field in fields(case)}
     entrants = {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times}
     of_case = Shape(
         case.id, op or case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, work or case.work,
-        baseline, "cold", entrants, facts={"n": case.n, "k": case.k} | facts, stopped_by=stopped_by,
+        baseline, "cold", entrants, facts=case.facts | facts, stopped_by=stopped_by,
         round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
         late=dict.fromkeys(times, 0),
     )  # fmt: skip
@@ -74,6 +72,14 @@ def shape(m, times, *, throttled=False, **more):
         telemetry=telemetry,
         **more,
     )
+
+
+def lines_with_probe(m, times, probe_s, amount=1e9):
+    """Return lines of a shape beside which a probe of the matmul ceiling took turns, with calls of `amount` FLOP. What
+    a round does to all does not count."""
+    line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=lambda index: 1.5 ** (index % 3 - 1))
+    line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": amount}
+    return [line, *samples]
 
 
 END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}

@@ -18,7 +18,7 @@ from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
 from roofline.commands.cli import main
 from roofline.report.compare import terminal
-from roofline.store import conditions, journal
+from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
 
@@ -265,38 +265,20 @@ def test_what_is_undecided_missing_or_has_no_baseline_is_told_and_ends_with_its_
     assert compared(base, new, "--strict", more=more)[0] == strict
 
 
-@pytest.mark.parametrize(
-    ("word", "head"),
-    [
-        ("chip", {"machine": HEAD["machine"] | {"chip": "another"}}),
-        ("driver", {"machine": HEAD["machine"] | {"driver": "600.1"}}),
-    ],
-)
-def test_other_conditions_are_refused_unless_told(compared, word, head):
-    code, error = compared({16: BOTH}, {16: BOTH}, **head)
+def test_another_chip_is_refused_unless_told(compared):
+    machine = HEAD["machine"] | {"chip": "another"}
+    code, error = compared({16: BOTH}, {16: BOTH}, machine=machine)
     assert (code, error.count("\n")) == (2, 1)
-    assert f"another {word}: BASE has" in error
-    assert compared({16: BOTH}, {16: BOTH}, "--allow", word, **head)[0] == 0
+    assert "another chip: BASE has" in error
+    assert compared({16: BOTH}, {16: BOTH}, "--allow", "chip", machine=machine)[0] == 0
 
 
 def test_another_ptxas_is_told_and_an_older_run_says_none(tmp_path):
-    machines = [HEAD["machine"] | about for about in ({}, {"ptxas": "12.9.86"}, {"ptxas": "13.4.59"})]
-    older, base, new = ({"method_version": 1, "machine": machine} for machine in machines)
-    assert conditions.differences(older, base) == {}
-    assert conditions.differences(base, new) == {"ptxas": ("12.9.86", "13.4.59")}
-    runs = [journal.load(save_run(tmp_path / str(n), shape(16, BOTH), machine=m)) for n, m in enumerate(machines)]
+    runs = []
+    for name, about in (("older", {}), ("base", {"ptxas": "12.9.86"}), ("new", {"ptxas": "13.4.59"})):
+        runs.append(journal.load(save_run(tmp_path / name, shape(16, BOTH), machine=HEAD["machine"] | about)))
     assert compare(runs[:2], runs[:2]).differences == {}
     assert compare(runs[:2], runs[2:]).differences == {"ptxas": ("not recorded and 12.9.86", "13.4.59")}
-
-
-def test_another_triton_is_said(tmp_path):
-    """Its compiler makes other loops of the same kernels (docs/kernel.md)."""
-    runs = []
-    for version in ("3.7.1", "3.9.0"):
-        machine = HEAD["machine"] | {"versions": {"torch": "2.13.0", "triton": version}}
-        runs.append(journal.load(save_run(tmp_path / version, shape(16, BOTH), machine=machine)))
-    lines = terminal(compare(runs[:1], runs[1:]))
-    assert [line for line in lines if "3.9.0" in line] == ["triton: BASE has 3.7.1, NEW has 3.9.0"]
 
 
 def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
@@ -335,10 +317,6 @@ def test_committed_runs_of_one_commit_do_not_differ():
             cases += compare([base], [new]).cases
     assert len(cases) >= 300
     assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
-    moved = [abs(math.expm1(case.change.value)) for case in cases if "-bf16-" in case.case]  # two runs of an H100
-    median, nine_in_ten, most = np.quantile(moved, (0.5, 0.9, 1))
-    print(f"of {len(moved)} cases: {median:.2%} in the median, {nine_in_ten:.2%} in nine of ten, {most:.2%} at most")
-    assert median < 0.001 < nine_in_ten < 0.003
 
 
 def test_a_void_case_is_not_compared(tmp_path):

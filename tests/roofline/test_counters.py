@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from made_up_run import HEAD, LINES, lines_of, save, shape
-from pandas import notna
 
 from roofline.analysis.records import frame, records_of
 from roofline.commands import counters, launcher
@@ -14,7 +13,7 @@ from roofline.commands.cli import main
 from roofline.operations import contenders, options
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
-from roofline.report import plots, throughput
+from roofline.report import throughput
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.supervise.metadata import commit_of
@@ -199,19 +198,6 @@ def test_counts_are_reported(counted_run, undrawn):
     assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB |" in report
     assert "Counters: 3 of 4." in report
     assert "counted by ncu 2025.1; a + b" in report
-
-
-def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(counted_run):
-    cases = frame(journal.load(counted_run))
-    axes = plots.memory_roofline(cases).axes[0]
-    joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
-    counted = cases[cases["counted_intensity"].notna()].sort_values("device_intensity")
-    ends = sorted({tuple(line.get_xdata()) for line in joined})
-    for (left, right), modelled, moved in zip(
-        ends, counted["device_intensity"], counted["counted_intensity"], strict=True
-    ):
-        assert right / left == pytest.approx(moved / modelled)
-    assert all(line.get_ydata()[0] == line.get_ydata()[1] for line in joined)
 
 
 def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):

@@ -10,14 +10,13 @@ from made_up_gathers import (
     LAYER,
     NAMES,
     ON_CPU,
-    OURS,
     SWEEP,
     gather_matmul,
     gathering,
     layer,
     prefetch,
 )
-from made_up_run import HEAD, boxes_of, touching_pairs
+from made_up_run import HEAD
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_title_claims_nothing_where_no_arm_is_faster_or_can_be_compared(draw):
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(sweep):
     texts = sweep.texts["network_roofline"]
     assert "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)" in texts
-    assert "86 asked for: 2750 / 16 (scaled model) / 2 (fp32)" in texts
+    assert "asked for 2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16" in texts
     assert any(text.startswith("here ") and "measured on wire balance86, each by its" in text for text in texts)
 
 
@@ -102,7 +101,7 @@ def test_shapes_that_cannot_be_compared_are_left_out_and_said_to_be(draw):
     drawn = draw([HERE, *lines, *gathering(gather_matmul(32), without=["link"])], *NAMES[:2])
     roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
     unmeasured = "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=32 balance86"
-    assert {unmeasured, "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)"} <= {*roofline}
+    assert {unmeasured, "left out, link off its pace: all_gather_matmul tp=26 balance86"} <= {*roofline}
     assert {"tp=26", "tp=32"} & {*roofline} == set()
     (axes,) = drawn.figures["network_roofline"].axes
     assert len(points_of(axes, "serial")) == 1
@@ -140,12 +139,3 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
     panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
     assert not any(c.get_label() == "serial_all_cores" for axes in panels for c in axes.containers)
-
-
-@pytest.mark.parametrize("lost", [1.0, 12.0])
-def test_words_above_the_axis_have_room_however_long_an_arm_takes(draw, lost):
-    slow = OURS | {"serial": lost}
-    figure = draw([HERE, *gathering(gather_matmul(), lost=slow)], "overlap").figures["overlap"]
-    words = [(text, box) for text, box in boxes_of(figure) if text.startswith(("pays", "\u25c0"))]
-    assert len(words) == 2
-    assert touching_pairs(words) == []

@@ -89,27 +89,6 @@ def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_
     assert arms["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
 
 
-def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
-    arms = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
-    assert [record["preset_slowdown"] for record in arms.values()] == pytest.approx([1.05] * 4)
-    assert arms["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
-    assert arms["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in overlap_report.summary(as_frame([*arms.values()])) if "all flags up" in line]
-    assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
-    assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
-
-
-def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own(records):
-    arm, name = "row_block_launches", "row_block_launches_persistent"
-    slow = {"gemm persistent": 4.4e-3, "gemm persistent beside link": 5.5e-3}
-    arms = records(TIMES | {name: TIMES[arm], "serial_persistent": 7e-3}, BESIDE | slow)
-    for field in ("hidden_fraction", "t_gemm_s", "t_own_ideal_s", "of_own_ideal", "row_blocks"):
-        assert arms[name][field] == arms[arm][field], field
-    assert arms[arm]["gemm_slowdown"] == pytest.approx(1.1)
-    assert arms[name]["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
-
-
 def test_arms_may_differ_in_row_blocks_spill_and_copiers(records):
     times = {"serial": 7e-3, "row_block_launches": 5e-3, "row_block": 5e-3, "chunk_outer": 5e-3}
     about = {"row_block": {"row_blocks": 2, "copier_programs": 132}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
@@ -121,7 +100,6 @@ def test_arms_may_differ_in_row_blocks_spill_and_copiers(records):
     assert own == pytest.approx(4e-3, rel=0.02)  # one wave, where others have two of 4 x 1
     # A piece of two blocks comes every half millisecond and is multiplied in a quarter: three waits before the rest.
     assert arms["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
-    assert arms["chunk_outer"]["spilled_bytes"] == 3 * 10**6
     assert arms["chunk_outer"]["device_intensity"] == pytest.approx(arms["serial"]["device_intensity"] / 4)
 
 
@@ -155,29 +133,6 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
     assert tables.texts(as_frame([record]), ["hidden_fraction"]).empty
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("arm", "times", "waits", "parts", "diagnosis"),
-    [  # milliseconds. Alone: 4 of matmul, 3 of gather; the link takes 3.3 beside an arm
-        # programs that wait, 4.6 with all flags up; chunks of 0.275 come before they are looked for
-        ("row_block", {"row_block": 5.8, "preset": 4.6}, {"preset beside link": 5.7}, (0, 0.6, 1.1, 0.1), "contention"),
-        # the wire sets the pace: that the matmul takes twice as long costs nothing, and the link's tenth does
-        ("overlapped", {"overlapped": 3.4, "gemm fast": 1}, {"gemm beside link": 2}, (0, None, 0.3, 0.1), "contention"),
-    ],
-)  # fmt: skip
-def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, times, waits, parts, diagnosis):
-    times = {name: 1e-3 * time_s for name, time_s in times.items()}
-    of_arms, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
-    waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
-    record = records(of_arms, beside, drift=0.0, waits=waits)[arm]
-    losses_s = [record[name] for name in overlap.LOST if name != "lost_split_s"]
-    assert record["lost_split_s"] is None
-    assert [lost is None for lost in losses_s] == [part is None for part in parts]
-    assert [1e3 * (lost or 0) for lost in losses_s] == pytest.approx([part or 0 for part in parts], abs=0.01)
-    above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
-    assert sum(lost or 0 for lost in losses_s) == pytest.approx(above, rel=1e-12, abs=1e-18)
-    assert record["diagnosis"] == diagnosis
 
 
 def test_what_splitting_costs_belongs_to_the_own_ideal_and_is_named(tmp_path):

@@ -6,7 +6,6 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy
 import pytest
 from made_up_gathers import HERE, NAMES, SWEEP
 from made_up_run import END, HEAD, LINES, save
@@ -15,7 +14,6 @@ from PIL import Image
 from roofline.commands.cli import main
 from roofline.operations.options import wires_of
 from roofline.report import html
-from roofline.report.plots import theme
 from roofline.report.write import write
 
 NAME = "<script>alert('x')</script>|`a`$\\frac{$"
@@ -41,18 +39,10 @@ def text(folder):
 def test_files_of_a_report_are_all_in_the_folder(folder):
     figures = {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")}
     assert {path.name for path in folder.iterdir()} == {"samples.jsonl", "report.md", "report.html"} | figures
-    assert {Image.open(path).mode for path in folder.glob("*.png")} == {"P"}
-
-
-def test_areas_keep_their_colours_in_a_palette_and_others_are_near():
-    down, right = numpy.mgrid[0:256, 0:256]
-    pixels = numpy.stack([down, right, (down + right) // 2], axis=2).astype("uint8")  # 65,536 colours
-    pixels[:40, :40] = grey = 0xF2, 0xF2, 0xF2
-    pixels[200:240, 9:19] = green = 100, 150, 120
-    drawn = numpy.asarray(theme.with_palette(Image.fromarray(pixels)).convert("RGB"))
-    assert (drawn[:40, :40] == grey).all()
-    assert (drawn[200:240, 9:19] == green).all()
-    assert 0 < abs(drawn.astype(int) - pixels).max() < 48
+    for path in folder.glob("*.png"):
+        picture = Image.open(path)
+        assert picture.mode == "P"
+        assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.slow
@@ -92,12 +82,6 @@ def test_page_has_every_figure_shows_the_text_and_loads_and_runs_nothing(text):
     assert all(link.startswith(("#", "data:image/png")) for link in loaded)
     assert "@import" not in text
     assert page.words.count(NAME) >= 4  # title, heading, cells
-
-
-def test_html_in_the_markdown_stays_text():
-    page = Page(html.page("<script>", "# <script>alert()</script>\n\n<script>alert()</script>\n", {}))
-    assert "script" not in page.tags
-    assert page.words.count("<script>alert()</script>") == 2
 
 
 def test_page_has_all_tables_and_numbers_of_the_markdown(folder, text):

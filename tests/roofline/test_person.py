@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 from made_up_gathers import HERE, OURS, gather_matmul, gathering
-from made_up_run import END, HEAD, ceiling, save, shape
+from made_up_run import END, HEAD, ceiling, lines_with_probe, save, shape
 
 from roofline.analysis.records import frame
 from roofline.commands.cli import main
@@ -28,16 +28,9 @@ HIGH_ROOF = ceiling("matmul", 750e12, dtype="bf16"), ceiling("read", 40e12)
 FAST = {"cublas": 2e-6, "tiled": 1e-6}
 
 
-def probed(times, amount):
-    """Return lines of a shape beside which a probe took turns: in a microsecond it did `amount` FLOP."""
-    line, *rounds = shape(16, times | {"probe matmul": 1e-6})
-    line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": amount}
-    return [line, *rounds]
-
-
 SHARES = [  # ceilings, lines of shapes, whether a share is marked
-    (LOW_ROOF, probed(FAST, 1e3), True),
-    (HIGH_ROOF, probed(FAST, 1e12), False),
+    (LOW_ROOF, lines_with_probe(16, FAST, 1e-6, 1e3), True),
+    (HIGH_ROOF, lines_with_probe(16, FAST, 1e-6, 1e12), False),
     ((), shape(16, FAST), False),
 ]
 
@@ -56,7 +49,7 @@ def test_a_share_above_its_roof_is_marked_wherever_it_stands(tmp_path, roofs, sh
 
 WORST = [  # lines of a run, how its terminal begins
     ([HEAD, *HIGH_ROOF, *shape(16, {"cublas": 2e-6, "tiled": 2e-6}), END], ["nothing wrong"]),
-    ([HEAD, *LOW_ROOF, *probed(FAST, 1e3), END], ["above the roof", "faster"]),
+    ([HEAD, *LOW_ROOF, *lines_with_probe(16, FAST, 1e-6, 1e3), END], ["above the roof", "roof drifted", "faster"]),
     (
         [HEAD, *LOW_ROOF, *shape(16, {"cublas": 1e-6, "tiled": 2e-6}, stopped_by="interrupt", throttled=True)],
         ["cut off", "throttled", "above the roof", "and 2 more in the report"],
@@ -136,8 +129,7 @@ def test_attention_of_one_length_has_no_slope_and_no_nan():
         for part in ("forward", "backward")
     ]  # fmt: skip
     figure = plots.attention(pandas.DataFrame(rows))
-    words = [text.get_text() for axes in figure.axes for text in axes.texts] + [figure.get_suptitle()]
-    assert not [text for text in words if "nan" in text or "grows" in text]
+    assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]
 
 
 def test_titles_of_the_network_roofline_say_different_things(draw):

@@ -2,7 +2,7 @@
 
 import pandas
 import pytest
-from made_up_run import END, HEAD, ceiling, save
+from made_up_run import END, HEAD, ceiling, lines_of, save
 
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
@@ -11,7 +11,6 @@ from roofline.report.sections import declared
 from roofline.report.throughput import memory
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.store.run import Round, Shape
 
 TIMES = {"fp32": {"eager": 0.4, "compiled": 0.32}, "bf16": {"eager": 0.2, "compiled": 0.1}}
 COSTS = {
@@ -20,22 +19,16 @@ COSTS = {
 }
 
 
-def lines_of(part, dtype):
+def lines_with_costs(part, dtype):
     """Return the lines of a shape, with the costs of `eager` alone."""
     case = TransformerStep(12, 768, 16, 256, part, dtype)
-    entrants = {name: {"config": "known", "relative_error": 0.0} for name in TIMES[dtype]}
-    entrants["compiled"]["compile_s"] = 21.0
-    shape = Shape(
-        case.id, case.op, "throughput", vars(case), dtype, case.work, "eager", "warm", entrants, facts=case.facts,
-        stopped_by="width", round_count=30, telemetry={}, late=dict.fromkeys(entrants, 0),
-    )  # fmt: skip
-    rounds = [Round(index, [*entrants], TIMES[dtype]).line(case.id) for index in range(30)]
-    return [shape.line(), *rounds, {"kind": "costs", "shape": case.id, "contender": "eager", "costs": COSTS}]
+    lines = lines_of(case, TIMES[dtype], baseline="eager", about={"compiled": {"compile_s": 21.0}})
+    return [*lines, {"kind": "costs", "shape": case.id, "contender": "eager", "costs": COSTS}]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    lines = [line for part in ("forward", "step") for dtype in TIMES for line in lines_of(part, dtype)]
+    lines = [line for part in ("forward", "step") for dtype in TIMES for line in lines_with_costs(part, dtype)]
     large = {"case": "transformer_step-l36-eager", "outcome": "skipped", "reason": "eager: needs 34.5 GB, 24.0 there"}
     lines.append({"kind": "not_measured"} | large)
     return save(tmp_path / "run", [HEAD, ceiling("matmul", 60e12, dtype="fp32"), ceiling("read", 4e12), *lines, END])
@@ -80,4 +73,4 @@ def test_what_needs_more_memory_than_there_is_stands_below_the_table_of_memory(f
     run = load(folder)
     section = memory(run, frame(run))
     assert len(section.table) == 4
-    assert section.lines == ("transformer_step-l36-eager: needs 34.5 GB, 24.0 there",)
+    assert section.lines == ["transformer_step-l36-eager: needs 34.5 GB, 24.0 there"]

@@ -6,7 +6,7 @@ from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
 from roofline.report import timelines
-from roofline.report.plots.timeline import COLOURS
+from roofline.report.plots.timeline import COLOURS, WAITS
 
 HOME = timelines.HOME_UNIT
 
@@ -29,7 +29,6 @@ def test_blocks_of_a_timeline():
     rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
     assert [block.unit for block in timelines.link_blocks(rows)] == [0, 1, 2, 3]
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
-    assert chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0)) == [(6, 10, None)]
     # a kernel that waits on the chip is one block
     assert chip_blocks("row_block", timeline_line(case, "row_block", 1.5, 1.5, 1.6)) == [(0, 1.6, None)]
 
@@ -57,7 +56,8 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     drawn = draw(
         [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
     )
-    waits = COLOURS[timelines.WAITS]
-    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == waits]
-    spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
-    assert spans == pytest.approx([0, 16, 7, 16])
+    bars = drawn.figures["timeline"].axes[0].patches
+    (waits, lane) = (bar.get_width() for bar in bars if to_hex(bar.get_facecolor()) == WAITS)
+    computing = [bar for bar in bars if to_hex(bar.get_facecolor()) == COLOURS[None] and bar.get_width()]
+    assert (waits, lane) == pytest.approx((23, 16))
+    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [pytest.approx((16, 7)), pytest.approx((0, 7))]

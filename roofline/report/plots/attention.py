@@ -3,7 +3,6 @@ slope."""
 
 import numpy as np
 
-from roofline.report.format import number_text
 from roofline.report.plots import theme
 
 PANELS = (
@@ -27,10 +26,8 @@ def attention(frame):
     looks = theme.looks(rows["contender"].unique())
     masks = rows["mask"].unique()
     figure = theme.new(12.5, 4.6 * len(masks))
-    theme.about(figure, frame, finding(rows))
-    batch, heads, width = size
-    plural = "s" if heads > 1 else ""
-    words = f"batch {batch}, {heads} head{plural} of {width}"
+    theme.about(figure, frame, "Attention over lengths, and the power of the length by which each line grows")
+    words = "batch {}, heads {}, width {}".format(*size)
     slopes = []
     for mask, axes_of_mask in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
         for axes, panel in zip(axes_of_mask, PANELS, strict=True):
@@ -42,8 +39,8 @@ def attention(frame):
 
 
 def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: str) -> list:
-    """A line for each contender whose `field` was measured in this part, with its slope behind its end; a single point
-    has none. Returns the labels."""
+    """A line for each contender whose `field` was measured in this part, and behind its end the power of the length by
+    which the last two points grow; a single point has none. Returns the labels."""
     points = rows[(rows["part"] == part) & rows[field].notna()].sort_values("m")
     axes.set(xscale="log", yscale="log", xlabel="length", ylabel=label)
     slopes = []
@@ -52,9 +49,9 @@ def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: s
         ys = line[field].to_numpy() / unit
         axes.plot(xs, ys, **looks[name], markersize=6, markeredgecolor="white", label=name)
         if len(xs) > 1:
-            at = xs[-1], ys[-1]
+            power = np.diff(np.log(ys[-2:])) / np.diff(np.log(xs[-2:]))
             look = {"color": looks[name]["color"], "va": "center", "fontsize": 8.5}
-            slopes.append(theme.note(axes, f"{slope(xs, ys):.1f}", at, (9, 0), **look))
+            slopes.append(theme.note(axes, f"{power.item():.1f}", (xs[-1], ys[-1]), (9, 0), **look))
     axes.margins(x=0.25, y=0.1)
     axes.autoscale_view()
     theme.plain_numbers(axes)
@@ -62,24 +59,3 @@ def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: s
     axes.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
     axes.xaxis.minorticks_off()
     return slopes
-
-
-def slope(xs, ys) -> float:
-    """The power of the length by which the last two points grow."""
-    growth = np.log(ys[-1]) - np.log(ys[-2])
-    return float(growth / (np.log(xs[-1]) - np.log(xs[-2])))
-
-
-def finding(rows) -> str:
-    """By how much more is kept of what keeps the most than of what keeps the least, at the greatest length."""
-    kept = rows.dropna(subset=["saved_bytes"])
-    longest = kept[kept["m"] == kept["m"].max()].sort_values("saved_bytes")
-    if len(longest) < 2:
-        return "Attention over lengths"
-    least = longest.iloc[0]
-    most = longest.iloc[-1]
-    ratio = number_text(most["saved_bytes"] / least["saved_bytes"], 2)
-    text = f"At a length of {most['m']} {most['contender']} keeps {ratio} x the bytes of {least['contender']}"
-    if rows["m"].nunique() > 1:
-        text += "; beside each line the power of the length by which it grows"
-    return text

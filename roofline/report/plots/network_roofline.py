@@ -6,20 +6,15 @@ over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and on
 other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.operations.gathering import exercise_wire
+from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
 from roofline.theory.wires import EXERCISE_BALANCE
-from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import ITEMSIZE
 
 PANEL_IN, MORE_IN = 3.6, 0.8
 """Inches of a panel of one operation, and what each further one takes."""
@@ -30,22 +25,6 @@ ASIDE = 0.004
 FRAME = ("data", "axes fraction")
 
 
-@dataclass
-class Panel:
-    """The cases of one panel: all of them, and those that can be compared."""
-
-    every: Any
-    valid: Any
-    best: Any
-    """The row of the arm that gains most, if one gains."""
-
-    @property
-    def layers(self) -> dict[str, str]:
-        """{operation: layer}."""
-        firsts = self.every.drop_duplicates("op")
-        return dict(zip(firsts["op"], firsts["layer"], strict=True))
-
-
 def network_roofline(frame):
     """The figure; None where no case has T_gemm and T_comm."""
     cases = style.prepared(frame)
@@ -54,29 +33,25 @@ def network_roofline(frame):
     cases["panel"] = cases["op"].where(~cases["op"].isin(LAYER), "layer")
     valid = _comparable(cases)
     best = _best(valid)
-    panels = []
-    for name, every in cases.groupby("panel", sort=False):
-        panels.append(Panel(every, valid[valid["panel"] == name], best.get(name)))
-    heights = [PANEL_IN + MORE_IN * (len(panel.layers) - 1) for panel in panels]
+    panels = cases.groupby("panel", sort=False)
+    heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for _, rows in panels]
     figure = theme.new(11, sum(heights) + 2.2)
     theme.about(figure, frame, _finding(valid, best))
-    every_axes = figure.subplots(
-        len(panels),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        height_ratios=heights,
-    )[:, 0]
+    every_axes = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     _scales(every_axes, valid)
     looks = style.styles(valid["contender"])
     labels = []
     handles = {}
-    for axes, panel in zip(every_axes, panels, strict=True):
-        labels.append(_panel(axes, panel, looks))
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles[name] = handle
-    names = list(handles)
-    style.legend(every_axes[-1], list(handles.values()), names, 4, title="95 % intervals", title_fontsize=8.5)
+    for axes, (name, rows) in zip(every_axes, panels, strict=True):
+        drawn = valid[valid["panel"] == name]
+        _bounds(axes)
+        _points(axes, drawn, looks)
+        _titles(axes, rows, drawn, best.get(name))
+        if len(drawn):
+            labels.append(_labels(axes, drawn))
+        for handle in axes.get_legend_handles_labels()[0]:
+            handles[handle.get_label()] = handle
+    style.legend(every_axes[-1], list(handles.values()), 4, title="95 % intervals", title_fontsize=8.5)
     theme.separate(figure, labels)
     return figure
 
@@ -85,17 +60,15 @@ def _comparable(cases):
     """The cases that this roof holds for, with how far each stands `aside` of its shape's place."""
     has_own_roof = cases["own_fabric"] | (cases["contender"] == ALL_CORES)
     valid = cases[cases["timed"] & ~has_own_roof & ~cases["void"]]
-    arms = valid.groupby("op")["contender"]
-    rank = arms.transform(lambda rows: rows.map([*rows.unique()].index))
-    middle = (arms.transform("nunique") - 1) / 2
+    rank = valid.groupby("op")["contender"].transform(lambda arms: arms.factorize()[0])
+    middle = rank.groupby(valid["op"]).transform("max") / 2
     return valid.assign(aside=ASIDE * (rank - middle))
 
 
 def _best(valid) -> dict:
     """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    arms = overlapping(valid)
-    won = arms[arms["ratio_low"] > 1]
-    best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
+    won = overlapping(valid).query("ratio_low > 1").sort_values("ratio_low")
+    best = won.drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 
 
@@ -123,16 +96,6 @@ def _scales(every_axes, valid) -> None:
     top.minorticks_off()
     top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
     every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
-
-
-def _panel(axes, panel: Panel, looks: dict) -> list:
-    """Roof, bound, points and labels of the shapes of a panel; returns the labels."""
-    _bounds(axes)
-    _points(axes, panel.valid, looks)
-    _titles(axes, panel)
-    if panel.valid.empty:
-        return []
-    return _labels(axes, panel)
 
 
 def _bounds(axes) -> None:
@@ -170,19 +133,20 @@ def _points(axes, valid, looks: dict) -> None:
             theme.points(axes, xs, rows["share"], look, label=arm, yerr=ends)
 
 
-def _titles(axes, panel: Panel) -> None:
+def _titles(axes, rows, drawn, best) -> None:
     """Where the panel's best arm gains so much, and below that the links and what is left out."""
+    layer_of = dict(rows[["op", "layer"]].drop_duplicates("op").to_numpy())
     below = []
-    if len(panel.valid):
-        below.append(style.link_text(panel.valid))
-    if len(panel.layers) > 1:
-        below.append(", ".join(f"{layer}: {op}" for op, layer in panel.layers.items()))
-    others = panel.every[panel.every["own_fabric"]].drop_duplicates("contender")
+    if len(drawn):
+        below.append(style.link_text(drawn))
+    if len(layer_of) > 1:
+        below.append(", ".join(f"{layer}: {op}" for op, layer in layer_of.items()))
+    others = rows[rows["own_fabric"]].drop_duplicates("contender")
     if len(others):
         fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
-    below += style.left_out(panel.every, void=True)
-    title = _where(panel.best) if panel.best else ", ".join(panel.layers)
+    below += style.left_out(rows, void=True)
+    title = _where(best) if best else ", ".join(layer_of)
     above = 34 if axes.get_subplotspec().is_first_row() else 6
     style.title(axes, title, *below, above=above)
 
@@ -197,9 +161,8 @@ def _where(row) -> str:
     return text
 
 
-def _labels(axes, panel: Panel) -> list:
+def _labels(axes, valid) -> list:
     """A word under each shape's lowest point that tells it from the others; and the threshold, by the wire of most."""
-    valid = panel.valid
     shapes = valid.drop_duplicates("shape")
     wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
     _threshold(axes, shapes[shapes["wire"] == wire])
@@ -212,7 +175,7 @@ def _labels(axes, panel: Panel) -> list:
         if row.ranks != ranks:
             unusual.append(f"P={row.ranks}")
         text = ", ".join(unusual) or style.label(row, usual)
-        return f"{row.layer} {text}" if len(panel.layers) > 1 else text
+        return f"{row.layer} {text}" if valid["op"].nunique() > 1 else text
 
     return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
 
@@ -222,25 +185,11 @@ def _threshold(axes, shapes) -> None:
     look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
     theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
     theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
-    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
-    theme.note(axes, _threshold_text(shapes), (1, 0), (points, 6), ha=side, va="bottom", **look)
-
-
-def _threshold_text(shapes) -> str:
     first = next(shapes.itertuples())
-    wire = parse_wire(first.wire)
     balances = style.range_of(shapes["balance"])
     text = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
     text += f"\nhere {balances} measured on wire {first.wire}, each by its own matmul"
-    if wire.kind != "balance":
-        return text
-    text += f"\n{wire.value:g} asked for"
-    if first.wire != exercise_wire(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
-        return text
-    text += f": {EXERCISE_BALANCE}"
-    divisor = first.model.partition("/")[2]
-    if divisor:
-        text += f" / {divisor} (scaled model)"
-    if ITEMSIZE[first.dtype] != 2:
-        text += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})"
-    return text
+    if first.wire == exercise_wire(first.model, first.dtype):
+        text += f"\nasked for {scaling(first.model, first.dtype)}"
+    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
+    theme.note(axes, text, (1, 0), (points, 6), ha=side, va="bottom", **look)

@@ -8,33 +8,24 @@ from roofline.report.plots import theme
 PHASES = ("forward", "backward", "optimizer")
 
 
-def _whole_steps(run) -> dict[tuple, tuple]:
-    """{(dtype, contender): (shape, costs)} of the widest model, where a whole step was looked at."""
-    steps = {}
-    widest = 0
-    for shape, name in run.cases():
-        costs = shape.entrants[name].get("costs", {})
-        width = shape.params.get("width", 0)
-        if "optimizer" not in costs.get("memory_timeline", {}) or width < widest:
-            continue
-        if width > widest:
-            steps.clear()
-            widest = width
-        steps[shape.dtype, name] = shape, costs
-    return steps
-
-
 def step_memory(run):
     """The figure of the widest model, with a line for each mode and contender whose whole step was looked at; None
     where none was."""
-    steps = _whole_steps(run)
+    steps = []
+    for shape, name in run.cases():
+        costs = shape.entrants[name].get("costs", {})
+        if "optimizer" in costs.get("memory_timeline", {}):
+            steps.append((shape, name, costs))
     if not steps:
         return None
+    widest = max(shape.params["width"] for shape, _, _ in steps)
+    steps = [step for step in steps if step[0].params["width"] == widest]
     figure = theme.new(10, 5)
-    colours = theme.colours(list(dict.fromkeys(mode for mode, _ in steps)))
+    colours = theme.colours(list(dict.fromkeys(shape.dtype for shape, _, _ in steps)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
     peaks = []
-    for (mode, name), (shape, costs) in steps.items():
+    for shape, name, costs in steps:
+        mode = shape.dtype
         kept_bytes = costs["weight_bytes"] + costs["optimizer_bytes"]
         xs = []
         ys = []

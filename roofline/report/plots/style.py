@@ -3,14 +3,12 @@
 from roofline.report.format import number_text
 from roofline.report.plots import theme
 from roofline.report.plots.theme import GREY
+from roofline.report.tables import named
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
-
-MOST_NAMED = 3
-"""Shapes that are named where some are left out."""
 
 
 def prepared(frame):
@@ -67,23 +65,15 @@ def interval(frame, name: str) -> list:
     return [below.clip(lower=0), above.clip(lower=0)]
 
 
-def legend(axes, handles: list, names: list[str], columns: int, **words) -> None:
+def legend(axes, handles: list, columns: int, **words) -> None:
     """A legend under the axes and their label, in at most so many columns."""
     from matplotlib.transforms import ScaledTranslation
 
-    if len(names) <= 4:
-        columns = len(names)
+    if len(handles) <= 4:
+        columns = len(handles)
     under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": under}
-    axes.legend(
-        handles,
-        names,
-        ncols=columns,
-        fontsize=9,
-        frameon=False,
-        **place,
-        **words,
-    )
+    axes.legend(handles=handles, ncols=columns, fontsize=9, frameon=False, **place, **words)
 
 
 def label(row, among) -> str:
@@ -132,20 +122,14 @@ def left_out(frame, *, void: bool) -> list[str]:
         rows_of["link off its pace"] = firsts[firsts["timed"] & firsts["void"]]
     lines = []
     for reason, rows in rows_of.items():
-        names = [f"{row.op} {label(row, frame)} {row.wire}{_pace(row)}" for row in rows.itertuples()]
-        if len(names) > MOST_NAMED:
-            names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"]
+        names = [f"{row.op} {label(row, frame)} {row.wire}" for row in rows.itertuples()]
         if names:
-            lines.append(f"left out, {reason}: {'; '.join(names)}")
+            lines.append(f"left out, {reason}: {named(names)}")
     return lines
 
 
 def void_text(row) -> str:
-    return f"void: link off its pace{_pace(row)}"
-
-
-def _pace(row) -> str:
-    return f" ({100 * row.link_off_pace:+.0f} %)" if row.void else ""
+    return f"void: link off its pace ({100 * row.link_off_pace:+.0f} %)"
 
 
 def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:

@@ -1,28 +1,17 @@
-"""Theme, colours, words and roofs of all figures of a report, and the way they are saved."""
+"""Theme, colours and words of all figures of a report, and the way they are saved."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
-from itertools import cycle, product
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from roofline.report.format import rate_text
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
 GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
-
-COMMONEST = 64
-"""So many of a picture's commonest colours are in its palette as they are."""
 
 LOOK = {
     "axes.spines.top": False,
@@ -37,19 +26,13 @@ LOOK = {
 }
 
 
-def use() -> None:
-    """Set the theme of the figures that are made from now on."""
-    import seaborn
-
-    seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
-
-
 def new(width: float, height: float):
     """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
+    import seaborn
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    use()
+    seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
@@ -65,12 +48,11 @@ def lay_out(figure, **pads: float):
     return figure.canvas.get_renderer()
 
 
-def colours(names: Sequence[str]) -> dict:
-    """{name: colour}, which the colour-blind can tell apart."""
+def colours(names: Sequence, palette: str = "colorblind") -> dict:
+    """{name: colour}. The colour-blind can tell them apart."""
     import seaborn
 
-    palette = seaborn.color_palette("colorblind", len(names))
-    return dict(zip(names, palette, strict=True))
+    return dict(zip(names, seaborn.color_palette(palette, len(names)), strict=True))
 
 
 def looks(names: Sequence[str]) -> dict[str, dict]:
@@ -142,60 +124,6 @@ def note(axes, text: str, at: tuple[float, float], by: tuple[float, float], of="
     return axes.annotate(text, at, by, xycoords=of, textcoords="offset points", **words)
 
 
-def bend(axes, flops: float, bytes_per_s: float, unit: float) -> tuple[tuple, list[float]]:
-    """The bent line of a roof from side to side of logarithmic axes of FLOP/byte and `unit` FLOP/s."""
-    left, right = axes.get_xlim()
-    ridge = min(max(left, flops / bytes_per_s), right)
-    xs = left, ridge, right
-    return xs, [min(flops, x * bytes_per_s) / unit for x in xs]
-
-
-def roof(axes, roof, unit: float, name: str, *, part: float, at_ridge: bool = False, color: str = DARK, **look) -> None:
-    """A roof (its FLOP/s and bytes/s) in `unit` FLOP/s, its bytes/s along its slope, `part` of the way up, its FLOP/s
-    at the right end and a point at its ridge; or its FLOP/s `at_ridge`, and no point."""
-    flops, bytes_per_s = roof
-    xs, ys = bend(axes, flops, bytes_per_s, unit)
-    axes.plot(xs, ys, color=color, **look)
-    ridge = flops / bytes_per_s
-    height = flops / unit
-    words = f"{name}{rate_text(height)} {UNITS[unit]}"
-    if at_ridge:
-        note(axes, words, (ridge, height), (4, 4), color=color, ha="left", va="bottom")
-    else:
-        note(axes, words, (xs[-1], height), (-4, 4), color=color, ha="right", va="bottom")
-        axes.plot(
-            ridge,
-            height,
-            marker="o",
-            color=color,
-            markersize=6,
-            zorder=3,
-        )
-        digits = f"{ridge:.0f}" if ridge >= 100 else f"{ridge:.3g}"
-        note(axes, f"ridge {digits} FLOP/byte", (ridge, height), (-8, 6), ha="right", va="bottom")
-    bottom = axes.get_ylim()[0]
-    start = max(xs[0], bottom * unit / bytes_per_s)
-    x = start * (ridge / start) ** part
-    y = x * bytes_per_s / unit
-    slope = f"{name}{bytes_per_s / 1e9:.3g} GB/s"
-    if bytes_per_s >= 1e12:
-        slope = f"{name}{bytes_per_s / 1e12:.3g} TB/s"
-    words = axes.text(
-        x,
-        y * 1.09,
-        slope,
-        color=color,
-        fontsize=9,
-        va="bottom",
-        bbox=BEHIND_TEXT,
-        zorder=2.5,
-    )
-    # The slope is y = x * bandwidth in these units: the text turns with it, whatever the size of the figure.
-    words.set_rotation(math.degrees(math.atan2(y, x)))
-    words.set_transform_rotates_text(True)
-    words.set_rotation_mode("anchor")
-
-
 def name_lowest(axes, frame, by: str | list[str], x: str, low: str, text: Callable) -> list:
     """Write `text(row)` under the lowest point (columns `x`, `low`) of each group `by`, where it is not empty; returns
     the labels, from left to right."""
@@ -210,7 +138,8 @@ def name_lowest(axes, frame, by: str | list[str], x: str, low: str, text: Callab
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:
-    """Write `figure` as name.svg and name.png: without the date, so that the same data gives the same files."""
+    """Write `figure` as name.svg and name.png: without the date, so that the same data gives the same files, and the
+    picture in 256 colours, which makes it a third as large."""
     from PIL import Image
 
     svg = folder / f"{name}.svg"
@@ -218,29 +147,9 @@ def save(figure, folder: Path, name: str) -> list[Path]:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", pil_kwargs={"compress_level": 0})
     with Image.open(drawn) as image:
-        with_palette(image.convert("RGB")).save(png, optimize=True)
+        image.convert("RGB").quantize(kmeans=1).save(png, optimize=True)
     figure.savefig(svg, metadata={"Date": None})
     return [svg, png]
-
-
-def with_palette(image: Image.Image) -> Image.Image:
-    """An RGB `image` in 256 colours, a third as large in a file. Areas and lines keep theirs: the commonest ones are in
-    the palette. Of the others, as at the rims of letters, red, green and blue are off by 19 of 255 at most in the
-    committed pictures."""
-    import numpy
-    from PIL import Image
-
-    counted = sorted(image.getcolors(image.width * image.height), reverse=True)
-    colours = numpy.array([colour for _, colour in counted])
-    chosen = image.quantize(256 - COMMONEST, Image.Quantize.MAXCOVERAGE)
-    palette = numpy.concatenate([colours[:COMMONEST], numpy.reshape(chosen.getpalette(), (-1, 3))])
-    distances = (palette**2).sum(axis=1) - 2 * colours @ palette.T  # squared, less that of the colour to black
-    nearest = numpy.zeros((256, 256, 256), numpy.uint8)  # place in the palette, by red, green and blue
-    nearest[tuple(colours.T)] = distances.argmin(axis=1)
-    red, green, blue = numpy.moveaxis(numpy.asarray(image), 2, 0)
-    places = Image.fromarray(nearest[red, green, blue])
-    places.putpalette(palette.astype(numpy.uint8).tobytes())
-    return places
 
 
 def _taken(axes, labels: Sequence, renderer) -> list:
@@ -259,44 +168,27 @@ def _taken(axes, labels: Sequence, renderer) -> list:
     return boxes
 
 
-def _distance(by: tuple[int, int]) -> float:
-    right, down = by
-    return 2.5 * abs(right) + down
-
-
-ASIDE = sorted(product(range(-6, 7), range(25)), key=_distance)
-"""Steps to the right and down from the place under a point, the nearest first."""
-
 STEP = 4
 """Points."""
 
 
 def separate(figure, groups: Sequence[Sequence]) -> None:
-    """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, to the
-    nearest place under its point where it touches neither points nor words, but those along a line; a thin line leads
-    to one that is far."""
+    """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, down
+    to where it touches neither points nor words, but those along a line; a thin line leads to one that is far."""
     renderer = lay_out(figure)
     point = figure.dpi / 72
-    gap = 0.75 * point  # between words
-    step = STEP * point
     for labels in filter(None, groups):
         axes = labels[0].axes
         taken = _taken(axes, labels, renderer)
         for label in labels:
-            place = label.get_window_extent(renderer).padded(gap)
-            for right, down in ASIDE:
-                box = place.translated(right * step, -down * step)
-                if not box.count_overlaps(taken):
-                    break
+            box = label.get_window_extent(renderer).padded(0.75 * point)
+            steps = 0
+            while box.count_overlaps(taken):
+                box = box.translated(0, -STEP * point)
+                steps += 1
             taken.append(box)
             x, y = label.xyann
-            label.xyann = x + STEP * right, y - STEP * down
-            if max(abs(right), down) > 2:
-                line = {
-                    "arrowstyle": "-",
-                    "color": GREY,
-                    "linewidth": 0.6,
-                    "shrinkA": 0,
-                    "shrinkB": 5,
-                }
+            label.xyann = x, y - STEP * steps
+            if steps > 2:
+                line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
                 axes.annotate("", label.xy, label.xyann, textcoords="offset points", arrowprops=line, zorder=2)

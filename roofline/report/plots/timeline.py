@@ -13,7 +13,7 @@ from roofline.report import timelines
 from roofline.report.format import rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
-from roofline.report.timelines import HOME_UNIT, WAITS, Block
+from roofline.report.timelines import HOME_UNIT, Block
 from roofline.store.run import Run
 from roofline.theory.arms import PERSISTENT, SCATTERED, base_arm
 
@@ -23,15 +23,11 @@ LANE_IN, AROUND_IN = 0.3, 1.9
 EACH, HEIGHT = 2.5, 0.8
 """Height of an arm with the room below it, and of a block, in lanes."""
 
-MATMUL = "#999999"
-COLOURS = {None: MATMUL, HOME_UNIT: "#cccccc", WAITS: "#f2f2f2"}
+COLOURS = {None: "#999999", HOME_UNIT: "#cccccc"}
 """{unit of a block: its colour}, where it is none of what comes over the link."""
 
-SHORTEST = 2e-3
-"""Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
-
-BRIGHTNESS = (0.3, 0.59, 0.11)
-"""Brightness of red, green and blue to an eye."""
+WAITS = "#f2f2f2"
+"""The colour of a chip's lane where it waits."""
 
 
 def timeline(run: Run):
@@ -39,12 +35,13 @@ def timeline(run: Run):
     run_frame = frame_of(run)
     cases = style.prepared(run_frame)
     looks = style.styles(cases["contender"])
-    rows = nearest_to_the_ridge(run, cases)
+    by_shape = {shape: timelines.timelines_of(run, shape) for shape in cases["shape"].unique()}
+    rows = nearest_to_the_ridge(cases[cases["shape"].map(by_shape).astype(bool)])
     if not rows:
         return None
     shown = []
     for row in rows:
-        of_shape = timelines.timelines_of(run, row.shape)
+        of_shape = by_shape[row.shape]
         shown.append({arm: of_shape[arm] for arm in looks if arm in of_shape})
     lanes = [EACH * len(of_shape) for of_shape in shown]
     figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
@@ -61,12 +58,10 @@ def timeline(run: Run):
     return figure
 
 
-def nearest_to_the_ridge(run: Run, frame) -> list:
+def nearest_to_the_ridge(cases) -> list:
     """A row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there are
     others."""
-    firsts = frame.drop_duplicates("shape")
-    has_timelines = firsts["shape"].map(lambda shape: bool(timelines.timelines_of(run, shape)))
-    shown = firsts[has_timelines.astype(bool)]
+    shown = cases.drop_duplicates("shape")
     ranked = shown.assign(elsewhere=shown["wire"] != "ridge", away=np.log(shown["ratio"]).abs())
     nearest = ranked.sort_values(["void", "elsewhere", "away"]).drop_duplicates("op")
     return list(nearest.sort_index().itertuples())
@@ -87,10 +82,11 @@ def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
         chip_y = link_y + 0.95
         ticks[link_y] = "link"
         ticks[chip_y] = "chip"
-        link, chip = _blocks(arm, timeline, SHORTEST * last_s)
-        colours = _colours(timeline)
-        labelled += _bars(axes, link_y, link, colours)
-        labelled += _bars(axes, chip_y, chip, colours)
+        axes.barh(chip_y, 1e3 * timeline["end_s"], HEIGHT, color=WAITS)
+        units = list(dict.fromkeys(timelines.units_of(timeline)))
+        colours = COLOURS | theme.colours(units, "viridis")  # from dark to light, as they arrive
+        labelled += _bars(axes, link_y, timelines.link_blocks(timeline), colours)
+        labelled += _bars(axes, chip_y, timelines.chip_blocks(arm, timeline), colours)
         bold = {"va": "center", "weight": "bold"}
         name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # or too wide
         place = (0, link_y + 0.48), (-40, 0), ("axes fraction", "data")
@@ -119,42 +115,21 @@ def _marks_s(row) -> dict[str, float]:
     return {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
 
 
-def _blocks(arm: str, timeline: dict, shortest_s: float) -> tuple[list[Block], list[Block]]:
-    """The blocks of link and chip that are long enough to be drawn, and of the chip its waits, too."""
-
-    def long_enough(blocks: list[Block]) -> list[Block]:
-        return [block for block in blocks if block.end_s - block.start_s > shortest_s]
-
-    computed = long_enough(timelines.chip_blocks(arm, timeline))
-    spans = [(block.start_s, block.end_s) for block in computed]
-    waits = [Block(*span, WAITS, "waits") for span in timelines.between(spans, timeline["end_s"])]
-    return long_enough(timelines.link_blocks(timeline)), computed + long_enough(waits)
-
-
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list[tuple]:
     """Draw the blocks of a lane; returns the bar and the label of each."""
-    from matplotlib.colors import to_rgb
+    from seaborn.utils import relative_luminance
 
     starts_ms = [1e3 * block.start_s for block in blocks]
     widths_ms = [1e3 * (block.end_s - block.start_s) for block in blocks]
-    fills = [to_rgb(colours[block.unit]) for block in blocks]
+    fills = [colours[block.unit] for block in blocks]
     look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
     bars = axes.barh([y] * len(blocks), widths_ms, HEIGHT, left=starts_ms, color=fills, **look)
     texts = [block.text for block in blocks]
     labels = axes.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK, zorder=4, clip_on=True)
     for fill, label in zip(fills, labels, strict=True):
-        if np.dot(BRIGHTNESS, fill) < 0.55:
+        if relative_luminance(fill) < 0.25:
             label.set_color("white")
     return list(zip(bars, labels, strict=True))
-
-
-def _colours(timeline: dict) -> dict:
-    """{unit: colour}, in the order of arrival from dark to light."""
-    from matplotlib import colormaps
-
-    units = dict.fromkeys(timelines.units_of(timeline))
-    places = np.linspace(0, 1, len(units) + 2)[1:-1]
-    return COLOURS | dict(zip(units, colormaps["viridis"](places), strict=True))
 
 
 def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
@@ -164,7 +139,7 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
         link += f"; {style.void_text(row)}"
     if run.shape_of(row.shape, row.contender).requested_by_round:
         link += "; an arm's own round has its own pace"
-    below = [link, f"numbers: {_meaning_of_numbers(row.op, of_shape)}"]
+    below = [link, f"numbers: {_meaning_of_numbers(row.op, of_shape)}; light: it waits"]
     lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
     if lost:
         below.append(f"no timeline of {', '.join(lost)}")
@@ -179,9 +154,6 @@ def _meaning_of_numbers(op: str, of_shape: dict) -> str:
         return "shares of the next layer's weights, gathered while this layer multiplies"
     if op in SCATTERED:
         return "the rank whose part arrives, and on the chip the part that is sent for it"
-    by_block = {}
-    for arm, timeline in of_shape.items():
-        if timelines.is_by_block(timeline):
-            by_block[base_arm(arm)] = True
+    by_block = dict.fromkeys(base_arm(arm) for arm in of_shape if timelines.is_by_block(of_shape[arm]))
     of_blocks = f", in {' and '.join(by_block)} its row blocks" if by_block else ""
     return f"chunks of x{of_blocks}; on the chip, the one it waited for"
