@@ -46,8 +46,6 @@ class Options:
     """The report is left for `roofline report` to draw."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """The sweep of operations over a link."""
-    copier_programs: int | None = None
-    """Programs that move the bytes of a paced link on a GPU; None for the link's default."""
     processes: int | None = None
     """Processes that measure each shape, some passes each; None for the clock's own."""
     world: int = 1
@@ -259,8 +257,6 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 def _require_sound(options: Options) -> None:
     """Refuse values that do not fit one another."""
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
-    if options.device == "cpu" and options.copier_programs:
-        raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
     for dtype in options.dtypes if options.device == "cpu" else ():
         if ITEMSIZE[dtype] == 1:
             raise ValueError(

@@ -43,7 +43,7 @@ def test_defaults_of_a_device():
     gpu, cpu = options("cuda"), options()
     assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), ("bf16",))
     assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
-    assert (gpu.tp, gpu.copier_programs, gpu.results) == ((1, 8), None, Path("/checkout/results/local"))
+    assert (gpu.tp, gpu.results) == ((1, 8), Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 36
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
 
@@ -146,8 +146,6 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     for sweep in (gathers, prefetches):
         assert sweep(resumed_from(chosen)) == sweep(chosen) != []
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
-    gpu = options("cuda", copier_programs="16")
-    assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
 
 
 @pytest.mark.parametrize(("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py")])
@@ -186,7 +184,6 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"dtype": "fp8"}, "--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
-        ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
         ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': it needs an NVIDIA GPU, which moves the bytes"),
         ({"link_bandwidth": "ridgeengine"}, "--ffn-link-bandwidth 'ridgeengine': it needs an NVIDIA GPU, which"),
         ({"link_bandwidth": "ridgecopier0"}, "'ridgecopier0' is no bandwidth: give bytes/s"),
