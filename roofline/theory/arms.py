@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from roofline.theory import schedule
 from roofline.theory.schedule import MOST_PARTS, Grid, Piece
-from roofline.theory.simulator import arrivals, arrivals_of_blocks, product_s, simulate
+from roofline.theory.simulator import arrivals, product_s, simulate
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -86,8 +86,6 @@ class OverlapPlan(NamedTuple):
 
         >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
-
-        Raises ValueError for row blocks that do not divide row tiles.
         """
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
@@ -144,7 +142,7 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     grid = plan.grid
     blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
-    of_blocks = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks)[::rows]
+    of_blocks = arrivals(plan.ranks, t_comm_s, grid.row_tiles, rows)[::rows]
     launches = []
     now = 0.0
     block = 0
@@ -246,7 +244,7 @@ def pieces_of(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[list
     """The pieces of each program of a `row_block` with `block_tiles`, and when the last ends. T_gemm is taken to be
     that of programs which all multiply until its end."""
     chunk_s = t_gemm_s * plan.workers / (len(plan.grid.tiles) * plan.ranks)
-    arrival_s = arrivals_of_blocks(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
     parts = min(MOST_PARTS, plan.chunk_steps * plan.ranks)
     return schedule.cut_last_waves(plan.grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, parts)
 
@@ -255,7 +253,8 @@ def _row_block(plan, t_gemm_s, t_comm_s):
     if plan.block_tiles:
         return pieces_of(plan, t_gemm_s, t_comm_s)[1]
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
+    row_tiles = plan.grid.row_tiles
+    arrival_s = arrivals(plan.ranks, t_comm_s, row_tiles, row_tiles // plan.row_blocks)
     return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
 
 

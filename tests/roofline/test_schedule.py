@@ -11,7 +11,7 @@ from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
 from roofline.theory.schedule import Grid, arrival_order, row_block_end_s
-from roofline.theory.simulator import arrivals, arrivals_of_blocks, hidden_fraction, product_s, simulate
+from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -80,7 +80,7 @@ def ends_of(pieces, arrival_s, step_s: float, chunk_steps: int) -> dict[tuple, f
 )  # fmt: skip
 def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chunks, chunk_steps, block_tiles, comm_s):
     grid, steps = Grid(*sizes), chunks * chunk_steps
-    arrival_s = arrivals_of_blocks(chunks, comm_s, grid.row_tiles, min(block_tiles, grid.row_tiles))
+    arrival_s = arrivals(chunks, comm_s, grid.row_tiles, min(block_tiles, grid.row_tiles))
     chunk_s = programs / (len(grid.tiles) * chunks)
     pieces, end_s = schedule.cut_last_waves(grid, programs, arrival_s, chunk_s, chunk_steps, min(8, steps))
     by_tile = {tile: [] for tile in grid.tiles}
@@ -103,7 +103,8 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
 @pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
 def test_row_block_of_whole_tiles_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
     grid = SHAPES[2560]
-    arrival_s, chunk_s = arrivals(RANKS, comm_s, grid.row_tiles, blocks), product_s(grid, SMS, RANKS, 1.0)
+    arrival_s = arrivals(RANKS, comm_s, grid.row_tiles, grid.row_tiles // blocks)
+    chunk_s = product_s(grid, SMS, RANKS, 1.0)
     pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
     table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
     assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == simulate(table, arrival_s, chunk_s)  # to the bit
@@ -259,11 +260,6 @@ def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
         table = schedule.chunk_outer(grid, programs, ranks)
         simulated_s = simulate(table, arrival_s, product_s(grid, programs, ranks, t_gemm_s))
         assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(t_gemm_s, t_comm_s) == simulated_s
-
-
-def test_blocks_that_do_not_divide_the_row_tiles_are_refused():
-    with pytest.raises(ValueError, match="blocks=3 does not divide"):
-        OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).end_s(1.0, 1.0)
 
 
 def test_no_two_arms_look_alike():
