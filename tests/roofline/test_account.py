@@ -139,7 +139,7 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
     ("line", "text"),
     [
         ("--model xxk", "unknown model 'xxk': did you mean xxl?"),
-        ("--chip h10", "did you mean 'H100 SXM'?"),
+        ("--chip h10", "did you mean h100sxm?"),
         ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
         ("--memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
         ("--memory 1e999GB", "is no size above 0"),
