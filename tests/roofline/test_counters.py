@@ -9,9 +9,9 @@ from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
 from roofline.analysis.records import frame, records_of
-from roofline.commands import counters, launcher
+from roofline.commands import counters
 from roofline.commands.cli import main
-from roofline.operations import contenders, options
+from roofline.operations import options
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
 from roofline.report import plots, throughput
@@ -40,11 +40,13 @@ def run(tmp_path):
     """The folder of a run of two matmuls and a gather, on what `stand_in` stands for."""
     machine = {"source": "gpu", "chip": "rehearsal of H100", "datasheet": None, "driver": "made up"}
     machine["versions"] = {name: version(name) for name in ("torch", "triton")}
-    head = HEAD | {"machine": machine, "commit": commit_of(ROOT), "options": resolved()}
+    (tmp_path / "mine.py").write_text("raise SystemExit('it was executed')")
+    users = {"users": [[f"{tmp_path / 'mine.py'}::f", ""]], "baseline": "f"}
+    head = HEAD | {"machine": machine, "commit": commit_of(ROOT), "options": resolved() | users}
     few, many = (Matmul("128x256", "up", 1, m, "fp16") for m in (16, 1024))
     gather = AllGatherMatmul("128x256", "up", 1, 1024, "fp16", 2, "ridge")
     lines = [head, *lines_of(gather, {"serial": 1e-6}, baseline="serial")]
-    lines += lines_of(few, {"decode": 1e-6, "tiled": 3e-6, "cublas": 2e-6}, baseline="cublas")
+    lines += lines_of(few, {"decode": 1e-6, "tiled": 3e-6, "cublas": 2e-6, "f": 4e-6}, baseline="cublas")
     lines += lines_of(many, {"decode": 1e-6, "cublas": 2e-6}, baseline="cublas")
     return save(tmp_path / "run", lines)
 
@@ -70,19 +72,20 @@ def length(run) -> int:
 
 
 def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_is_named(count, run):
-    """Of them `decode` takes no 1024 rows."""
+    """Of them `decode` takes no 1024 rows, and `f` is from a file that the journal names."""
     before = length(run)
-    case, failing = CASE.format(16, "cublas"), CASE.format(1024, "decode")
-    code, out, error = count(case, failing)
+    case, failing, users = CASE.format(16, "cublas"), CASE.format(1024, "decode"), CASE.format(16, "f")
+    code, out, error = count(case, failing, users)
     assert (code, error) == (1, "")
     line, note = lines_after(run, before)
     assert f"{line['shape']}-{line['contender']}" == case
     fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles")
     assert [line[field] for field in fields] == [1_020_042, 400_010, 2400, 1200]
     assert line["counter_source"]["metrics"]["dram_bytes"] == ["dram__bytes_read.sum", "dram__bytes_write.sum"]
-    assert "Nsight Compute 2025.1.1.0 counted 1 of 2 cases, each the median of 3 calls" in note["text"]
+    assert "Nsight Compute 2025.1.1.0 counted 1 of 3 cases, each the median of 3 calls" in note["text"]
     assert "Of a copy's bytes it counted 100.0 %." in note["text"]
     assert f"{failing}: x has M=1024 rows, decode takes up to 64" in note["text"]
+    assert f"{users}: f is from a file that the journal names, and nothing of it is executed" in note["text"]
     flop, least = 2 * 16 * 128 * 256, 2 * (16 * 128 + 128 * 256 + 16 * 256)
     assert (
         f"{case}: 1.02 MB of device memory, {flop / 1_020_042:.3g} FLOP/byte counted, {flop / least:.3g} modelled"
@@ -145,19 +148,6 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
     machine = HEAD["machine"] | {"source": "cpu"}
     save(run, [HEAD | {"machine": machine}, *LINES[1:]])
     assert "this run measured the CPU: take a run of a GPU" in count()[2]
-
-
-def test_counters_execute_what_is_from_a_file_only_where_it_is_given_again(run, tmp_path):
-    (tmp_path / "mine.py").write_text("def f(x, w, out=None): ...\n")
-    place, of = contenders.parse(f"{tmp_path / 'mine.py'}::f"), journal.load(run)
-    of.metadata["options"] |= {"users": [[place, ""]], "baseline": "f"}
-    assert launcher.runners_of(of, [place]).options.users == ((place, ""),)
-    with pytest.raises(ValueError, match=r"the run has no such contender, but .*mine\.py::f"):
-        launcher.runners_of(of, ["json:dumps"])
-    runners = launcher.runners_of(of, [])
-    assert (runners.options.users, runners.options.baseline) == ((), None)
-    with pytest.raises(ValueError, match="f is from a file that the journal names"):
-        launcher.call_of(runners, of, CASE.format(16, "f"))
 
 
 # Counts as a run of a GPU has them.
