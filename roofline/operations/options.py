@@ -4,7 +4,7 @@ import shlex
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
-from roofline.store import journal
+from roofline.store import journal, typed
 from roofline.theory.arguments import count, fraction, nearest, positive
 from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
@@ -125,7 +125,6 @@ class Option(NamedTuple):
     reads: str = "text"
     is_list: bool = False
     without: Names = ()
-    needs: Names = ()
     reason: str = ""
     is_timed: bool = False
     of_one_process: bool = False
@@ -216,9 +215,8 @@ def refuse_conflicts(given) -> None:
         others = [FLAGS[other] for other in option.without if other in given]
         if others:
             raise ValueError(f"{FLAGS[name]}: {option.reason}; leave out {', '.join(others)}")
-        if option.needs and not {*option.needs} & {*given}:
-            wanted = " or ".join(map(FLAGS.get, option.needs))
-            raise ValueError(f"{FLAGS[name]}: {option.reason}; add {wanted}")
+    if "fail_slower" in given and "decide" not in given:
+        raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide")
 
 
 def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
@@ -249,7 +247,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
     values["lengths"] = given.get("tokens", ())
     values |= {"device": device, "timed": timed, "world": world}
-    options = Options(**_known_fields(Options, values))
+    options = typed.read(Options, values)
     _require_sound(options)
     return replace(options, gather=_gather(options, mode, given))
 
@@ -359,19 +357,8 @@ def as_values(options: Options) -> dict:
 
 
 def options_of(values: dict) -> Options:
-    """The options that a run's metadata has. What a later version wrote beside them is left out."""
-    gather = gathering.Sweep(**_known_fields(gathering.Sweep, values.get("gather", {})))
-    return replace(Options(**_known_fields(Options, values)), results=Path(), gather=gather)
-
-
-def _known_fields(kind: type, values: dict) -> dict:
-    """The fields of `kind` among `values`. JSON has lists for tuples."""
-    chosen = {}
-    for part in fields(kind):
-        if part.name in values:
-            value = values[part.name]
-            chosen[part.name] = tuple(value) if isinstance(value, list) else value
-    return chosen
+    """The options that a run's metadata has. What a later version wrote beside them is left out. Raises ValueError."""
+    return typed.read(Options, values)
 
 
 def misspelt(arguments) -> str | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +12,18 @@ import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
-from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, Options, add, code_of, resolve, resumed
+from roofline.operations.options import (
+    DEFAULTS,
+    DEVICES,
+    FLAGS,
+    OPTIONS,
+    Options,
+    add,
+    as_values,
+    code_of,
+    resolve,
+    resumed,
+)  # fmt: skip
 from roofline.pytest_plugin import selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
@@ -29,7 +40,7 @@ def options(device="cpu", timed=True, **given):
 
 def resumed_from(chosen, without="", **given):
     """The options of a run that goes on with one of `chosen`, whose journal lacks those called `without`."""
-    saved = json.loads(json.dumps(asdict(chosen), default=str))
+    saved = json.loads(json.dumps(as_values(chosen)))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}
     return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))

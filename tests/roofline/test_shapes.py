@@ -1,7 +1,6 @@
 """Shapes of a file, layers of the gate and the attention, and the models that have them."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import roofline
 from roofline import operations
 from roofline.analysis.records import frame
 from roofline.operations import matmul
-from roofline.operations.options import options_of, resolve
+from roofline.operations.options import as_values, options_of, resolve
 from roofline.report.findings import case_words
 from roofline.report.plots.memory_roofline import MANY, memory_roofline
 from roofline.store import journal
@@ -60,7 +59,7 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     others = [other for name, other in operations.OPERATIONS.items() if other.default and name != "matmul"]
     assert [operation.sweep(chosen) for operation in others] == [[]] * len(others)
     assert {operation.why_not(chosen) for operation in others} == {matmul.NO_WIRE}
-    resumed = options_of(json.loads(json.dumps(asdict(chosen), default=str)))
+    resumed = options_of(json.loads(json.dumps(as_values(chosen))))
     assert matmul.sweep(resumed) == matmul.sweep(chosen)
     several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n", dtype="fp16,fp32")
     assert [case.dtype for case in matmul.sweep(several)] == ["fp16", "fp32"]
