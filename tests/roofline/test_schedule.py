@@ -1,7 +1,5 @@
-"""Chunks arrive once each in the order of their topology, every tile meets every chunk once, and the simulator of that
-agrees with figures worked out elsewhere, and with a clock that advances one product at a time."""
-
-import random
+"""Every tile meets every chunk once. The simulator of that agrees with figures worked out elsewhere, and with a clock
+that advances one product at a time."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
-from roofline.theory.schedule import Grid, arrival_order, row_block_end_s
+from roofline.theory.schedule import Grid, row_block_end_s
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
@@ -20,21 +18,6 @@ TWO_DIGITS = 0.0051
 """The known answers are rounded to two digits, some of them half way."""
 
 times = st.floats(0.01, 100)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 17])
-def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
-    for i in range(ranks):
-        assert arrival_order("ring", ranks, i) == tuple((i - s) % ranks for s in range(ranks))
-        assert arrival_order("direct", ranks, i) == tuple((i + s) % ranks for s in range(ranks))
-
-
-def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
-    # Program 0 is held by row tile 0 until 6; program 1 takes the rest, which is all here.
-    arrival_s = [(0, 5), (0, 0), (0, 0), (0, 0)]
-    pieces, end_s = schedule.cut_last_waves(Grid(4, 1), 2, arrival_s, chunk_s=1.0, chunk_steps=1, most_parts=1)
-    assert [[piece.m for piece in of_program] for of_program in pieces] == [[0], [1, 2, 3]]
-    assert end_s == row_block_end_s(Grid(4, 1), 2, arrival_s, 1.0) == 6
 
 
 def test_tiles_of_the_last_wave_are_cut_so_that_programs_end_together():
@@ -144,10 +127,15 @@ def made_tables(draw):
     grid = Grid(*(draw(st.integers(1, most)) for most in (6, 4, 4)))
     chunks, programs, chunk_s = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.floats(0.01, 3))
     row = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
-    name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once"))), draw(row)
-    by = {"spill_once": (expected_s, chunk_s)}
-    table = getattr(tables if name == "spill_once" else schedule, name)(grid, programs, *by.get(name, (chunks,)))
-    table = table[0] if name == "row_block" else table
+    table = draw(
+        st.sampled_from(
+            [
+                schedule.tile_outer(grid, programs, chunks),
+                schedule.chunk_outer(grid, programs, chunks),
+                tables.spill_once(grid, programs, draw(row), chunk_s),
+            ]
+        )
+    )
     return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
 
 
@@ -160,18 +148,6 @@ def test_every_table_fits_and_takes_as_long_as_one_chunk_after_another(made):
     for program, m, chunk in ((p, v.m, c) for p, vs in enumerate(table) for v in vs for c in range(*v[2:4])):
         ends_s[program] = max(ends_s[program], arrival_s[m][chunk]) + chunk_s
     assert simulate(table, arrival_s, chunk_s) == pytest.approx(max(ends_s))
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=8).map(sorted), st.floats(0, 10), st.floats(0.01, 3))
-def test_no_chunk_is_used_before_it_is_here(arrival_s, start_s, chunk_s):
-    done, free_s = 0, start_s
-    for chunk_to, end_s in schedule.inner_loops(arrival_s, 0, len(arrival_s), start_s, chunk_s):
-        begins_s = end_s - (chunk_to - done) * chunk_s
-        assert chunk_to > done
-        assert begins_s == pytest.approx(max(free_s, arrival_s[done]))
-        assert max(arrival_s[done:chunk_to]) <= max(free_s, arrival_s[done])
-        done, free_s = chunk_to, end_s
-    assert done == len(arrival_s)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +226,12 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     assert cut.ideal_s(0.1, t_comm_s) == pytest.approx(cut.end_s(0.1, t_comm_s), rel=2e-3)
 
 
-def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
-    draw = random.Random(60)
-    for _ in range(200):
-        grid = Grid(draw.randint(1, 20), draw.randint(1, 12))
-        programs, ranks = draw.randint(1, 40), draw.randint(2, 9)
-        t_gemm_s, t_comm_s = draw.uniform(1e-4, 1), draw.uniform(1e-4, 1)
-        arrival_s = arrivals(ranks, t_comm_s, grid.row_tiles)
-        table = schedule.chunk_outer(grid, programs, ranks)
-        simulated_s = simulate(table, arrival_s, product_s(grid, programs, ranks, t_gemm_s))
-        assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(t_gemm_s, t_comm_s) == simulated_s
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
+def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does(rows, columns, programs, ranks, gemm, comm):
+    grid = Grid(rows, columns)
+    table = schedule.chunk_outer(grid, programs, ranks)
+    simulated_s = simulate(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
+    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == simulated_s
 
 
 def test_no_two_arms_look_alike():
