@@ -48,9 +48,8 @@ def printed(capsys):
             "2,097,152 bytes a token, the input and the gate's and up's outputs",
         ),
         ("--chip L40S --fsdp 1", "network unknown"),
-        ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
         # Huge, and tiny.
-        ("--model 1024,1099511627776 --fsdp 1099511627776",),
+        ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
         ("--model 1,1 --fsdp 8 --tokens 1 --flops 1e9 --memory 1500GB", "FLOP/s: given", "1,500.00 GB"),
     ],
     ids=lambda case: case[0],
@@ -142,9 +141,7 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
         ("--chip h10", "did you mean h100sxm?"),
         ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
         ("--memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
-        ("--memory 1e999GB", "is no size above 0"),
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
-        ("--tp 0", "'0' is not a whole number from 1 on"),
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
         ("--case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
         # What does not fit together.
