@@ -19,9 +19,6 @@ HEAD = {
 }
 
 
-PARAMS = ("model", "layer", "tp", "m", "dtype", "ranks", "wire")
-
-
 def ceiling(kind, value, when="start", dtype=None, spread=0.01):
     return {
         "kind": "ceiling", "ceiling": kind, "dtype": dtype, "when": when, "probe": "made up", "value": value,
@@ -40,11 +37,10 @@ def lines_of(
     of the shape. Entrants of `without` have no samples.
     """
     about, values = about or {}, values or {}
-    params = {name: getattr(case, name) for name in PARAMS if hasattr(case, name)}
     entrants = {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times}
     of_case = Shape(
-        case.id, op or case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, work or case.work,
-        baseline, "cold", entrants, facts={"n": case.n, "k": case.k} | facts, stopped_by=stopped_by,
+        case.id, op or case.op, "overlap" if hasattr(case, "wire") else "throughput", vars(case), case.dtype,
+        work or case.work, baseline, "cold", entrants, facts=case.facts | facts, stopped_by=stopped_by,
         round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
         late=dict.fromkeys(times, 0),
     )  # fmt: skip

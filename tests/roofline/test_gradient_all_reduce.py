@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from made_up_run import HEAD
+from made_up_run import HEAD, lines_of, save
 
 import roofline
 from roofline import operations
@@ -15,8 +15,8 @@ from roofline.analysis import records
 from roofline.analysis.measured import MeasuredCase
 from roofline.operations import contenders
 from roofline.pytest_plugin import selection
+from roofline.store import journal
 from roofline.store.run import Shape
-from roofline.theory.work import Work
 from roofline.worker.prepared import Broken
 from roofline.worker.ranks import Ranks
 
@@ -117,7 +117,7 @@ OVERHEAD_S, BYTES_PER_S, BACKWARD_S = 1.5e-3, 128e6, 0.05
 
 
 @pytest.fixture
-def made_up(example):
+def made_up(example, tmp_path):
     """`made_up(overhead_s)`: a shape whose all-reduces take that and their bytes."""
 
     def make(overhead_s: float) -> Shape:
@@ -134,18 +134,11 @@ def made_up(example):
             "quarter in 16": 16 * overhead_s + part_s,
         }
         sizes = {"flat": size, "overlapped": size // 128, "bucketed_1MiB": 2**20}
-        entrants = {name: {"role": "link"} for name in times if name not in sizes}
+        about = {name: {"role": "link"} for name in times if name not in sizes}
         for name, size in sizes.items():
-            entrants[name] = {"bucket_bytes": size, "config": "known", "relative_error": 0.0}
-        shape = Shape(
-            case.id, case.op, "throughput", vars(case), case.dtype, Work(1, 1), "flat", "warm", entrants,
-            facts=case.facts, late=dict.fromkeys(times, 0),
-        )  # fmt: skip
-        for index in range(30):
-            slower = 1.1 ** (index % 3 - 1)
-            time_s = {name: typical_s * slower for name, typical_s in times.items()}
-            shape.rounds.append(roofline.store.run.Round(index, [*times], time_s))
-        return shape
+            about[name] = {"bucket_bytes": size}
+        lines = lines_of(case, times, baseline="flat", about=about, slower=lambda index: 1.1 ** (index % 3 - 1))
+        return journal.load(save(tmp_path / "run", [HEAD, *lines])).shapes[case.id]
 
     return make
 

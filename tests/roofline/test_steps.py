@@ -1,5 +1,6 @@
 """What a report says of a transformer's training steps, by a journal that is written by hand."""
 
+import made_up_run
 import pandas
 import pytest
 from made_up_run import END, HEAD, ceiling, save
@@ -11,7 +12,6 @@ from roofline.report.sections import declared
 from roofline.report.throughput import memory
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.store.run import Round, Shape
 
 TIMES = {"fp32": {"eager": 0.4, "compiled": 0.32}, "bf16": {"eager": 0.2, "compiled": 0.1}}
 COSTS = {
@@ -23,14 +23,9 @@ COSTS = {
 def lines_of(part, dtype):
     """Return the lines of a shape, with the costs of `eager` alone."""
     case = TransformerStep(12, 768, 16, 256, part, dtype)
-    entrants = {name: {"config": "known", "relative_error": 0.0} for name in TIMES[dtype]}
-    entrants["compiled"]["compile_s"] = 21.0
-    shape = Shape(
-        case.id, case.op, "throughput", vars(case), dtype, case.work, "eager", "warm", entrants, facts=case.facts,
-        stopped_by="width", round_count=30, telemetry={}, late=dict.fromkeys(entrants, 0),
-    )  # fmt: skip
-    rounds = [Round(index, [*entrants], TIMES[dtype]).line(case.id) for index in range(30)]
-    return [shape.line(), *rounds, {"kind": "costs", "shape": case.id, "contender": "eager", "costs": COSTS}]
+    about = {"compiled": {"compile_s": 21.0}}
+    lines = made_up_run.lines_of(case, TIMES[dtype], baseline="eager", about=about)
+    return [*lines, {"kind": "costs", "shape": case.id, "contender": "eager", "costs": COSTS}]
 
 
 @pytest.fixture
