@@ -8,7 +8,7 @@ that for elements of 4 bytes, so that the ridge stays at the same degree.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -39,9 +39,6 @@ CHOSEN_BY = {"m": "--ffn-tokens", "n": "--ffn-tp", "k": "--ffn-model"}
 
 OFF_PACE = 0.05
 """A link may miss its requested bandwidth by this fraction. If it misses by more, the case is void."""
-
-EMULATED_RANKS = range(2, 17)
-"""Tensor-parallel degrees that are also measured with as many ranks, as a model would run them."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Sweep:
     """Measured at the greatest degree only."""
     more_ranks: Counts = ()
     own_ranks: Counts = ()
-    """Each is measured at the degree of the same number."""
+    """Each is measured at the degree of the same number, as a model would run it."""
     pcie_tp: Counts = ()
     """Degrees that are measured over PCIe."""
 
@@ -134,21 +131,20 @@ def _default(name: str, model: str) -> Sweep:
     """The default sweep of a `name`: its degrees that divide the sizes of `model`, and ranks that do."""
     sweep = typed.read(Sweep, base.DEFAULTS["gathers"][name])
     sizes = parse_model(model)
-
-    def divisors(counts: Iterable[int], size: int) -> Counts:
-        return tuple(count for count in counts if size % count == 0)
-
-    degrees = divisors(sweep.tp, sizes.d_ff) or (1,)
-    ranks = divisors(RANKS, math.gcd(sizes.d_model, sizes.d_ff))[:1]
-    own_ranks = {*EMULATED_RANKS} - {*ranks}
+    common = math.gcd(sizes.d_model, sizes.d_ff)
     return replace(
         sweep,
-        tp=degrees,
-        ranks=ranks,
-        more_ranks=sweep.more_ranks if ranks == (8,) else (),
-        own_ranks=divisors((tp for tp in degrees if tp in own_ranks), sizes.d_model),
-        pcie_tp=divisors(sweep.pcie_tp, sizes.d_ff),
+        tp=_divisors(sizes.d_ff, sweep.tp) or (1,),
+        ranks=_divisors(common, RANKS)[:1],
+        more_ranks=_divisors(common, sweep.more_ranks),
+        own_ranks=_divisors(common, sweep.own_ranks),
+        pcie_tp=_divisors(sizes.d_ff, sweep.pcie_tp),
     )
+
+
+def _divisors(size: int, counts: Counts) -> Counts:
+    """Those of `counts` that divide `size`."""
+    return tuple(count for count in counts if size % count == 0)
 
 
 def _middle(values: tuple) -> tuple:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from roofline.theory import schedule
 from roofline.theory.schedule import MOST_PARTS, Grid, Piece
-from roofline.theory.simulator import arrivals, product_s, simulate
+from roofline.theory.simulator import arrivals, product_s
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -215,7 +215,7 @@ def _chained_launches(plan, t_gemm_s, t_comm_s):
 
 def _chunk_outer(plan, t_gemm_s, t_comm_s):
     """Chunks come one after another, all rows of each. The program with a tile in every wave ends last. It adds up tile
-    by tile, so that this is to the bit what `simulate` says of the table `schedule.chunk_outer`."""
+    by tile, as the table `schedule.chunk_outer` has them."""
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     waves = plan.grid.waves(plan.workers)
     now = 0.0
@@ -271,13 +271,16 @@ def _signalled(plan, t_gemm_s, t_comm_s):
     row_tiles = plan.grid.row_tiles
     pieces = plan.ranks * plan.row_blocks
     sent = pieces - plan.row_blocks
-    arrival_s = []
-    for m in range(row_tiles):
-        left = max(0, sent - m * pieces // row_tiles)
-        arrival_s.append((left * t_comm_s / sent,))
     ordered = Grid(row_tiles, plan.grid.column_tiles, row_tiles // pieces)
-    table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
-    return simulate(table, arrival_s, product_s(plan.grid, plan.workers, 1, t_gemm_s))
+    tile_s = product_s(plan.grid, plan.workers, 1, t_gemm_s)
+    last_s = 0.0
+    for tiles in schedule.deal(ordered, plan.workers):
+        now = 0.0
+        for m, _ in reversed(tiles):
+            left = max(0, sent - m * pieces // row_tiles)
+            now = max(now, left * t_comm_s / sent) + tile_s
+        last_s = max(last_s, now)
+    return last_s
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
-"""The time of an all-gather matmul that overlaps: a simulator that reads the tables of `schedule`, tile by tile.
+"""What overlapping hid; when chunks arrive, and how long a tile takes, by which `arms` simulates each schedule.
 
 Only arrivals and products take time: what contention, launches and accumulator traffic cost is measured elsewhere.
 """
 
 import math
-from collections.abc import Sequence
 
-from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Table
+from roofline.theory.schedule import Grid
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:
@@ -46,19 +44,3 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, block_tiles: int = 0)
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
     """The time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
     return t_gemm_s / (grid.waves(programs) * chunks)
-
-
-def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program of `table` ends, in seconds from the first transfer. Each runs its work tiles one after
-    another, and uses no chunk before it is here.
-
-    `arrival_s[m][j]`: when row tile m has the chunk at position j. `chunk_s`: the time of one tile with one chunk.
-    """
-    last_s = 0.0
-    for work_tiles in table:
-        now = 0.0
-        for tile in work_tiles:
-            loops = schedule.inner_loops(arrival_s[tile.m], tile.chunk_from, tile.chunk_to, now, chunk_s)
-            _, now = loops[-1]
-        last_s = max(last_s, now)
-    return last_s

@@ -1,5 +1,5 @@
-"""Every tile meets every chunk once. The simulator of that agrees with figures worked out elsewhere, and with a clock
-that advances one product at a time."""
+"""Every tile meets every chunk once. When arms end agrees with figures worked out elsewhere, and with a clock that
+advances one product at a time."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
 from roofline.theory.schedule import Grid, row_block_end_s
-from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
+from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -84,13 +84,13 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
 
 @pytest.mark.parametrize("blocks", [1, 8, 32])
 @pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
-def test_row_block_of_whole_tiles_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
+def test_row_block_of_whole_tiles_ends_when_its_table_does(blocks, comm_s):
     grid = SHAPES[2560]
     arrival_s = arrivals(RANKS, comm_s, grid.row_tiles, grid.row_tiles // blocks)
     chunk_s = product_s(grid, SMS, RANKS, 1.0)
     pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
     table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
-    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == simulate(table, arrival_s, chunk_s)  # to the bit
+    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == pytest.approx(end_s_of(table, arrival_s, chunk_s))
 
 
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
@@ -99,10 +99,22 @@ def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_com
     chunk_s = product_s(grid, 1, RANKS, gemm_over_comm)
     arrival_s = arrivals(RANKS, 1.0, grid.row_tiles)
     table = tables.spill_once(grid, 1, arrival_s[0], chunk_s)
-    end_s = simulate(table, arrival_s, chunk_s)
+    end_s = end_s_of(table, arrival_s, chunk_s)
     assert hidden_fraction(gemm_over_comm, 1.0, end_s) == pytest.approx(hidden)
     assert tables.spills(table) / 6 == pytest.approx(spills_per_tile, abs=0.051)
     assert tables.spills(schedule.chunk_outer(grid, 1, RANKS)) == 6 * (RANKS - 1)
+
+
+def end_s_of(table: schedule.Table, arrival_s, chunk_s: float) -> float:
+    """When the last program ends, each of which takes one chunk after another."""
+    last_s = 0.0
+    for work_tiles in table:
+        now_s = 0.0
+        for work_tile in work_tiles:
+            for chunk in range(work_tile.chunk_from, work_tile.chunk_to):
+                now_s = max(now_s, arrival_s[work_tile.m][chunk]) + chunk_s
+        last_s = max(last_s, now_s)
+    return last_s
 
 
 def check(table: schedule.Table, grid: Grid, chunks: int) -> None:
@@ -121,33 +133,14 @@ def check(table: schedule.Table, grid: Grid, chunks: int) -> None:
     assert set(done.values()) == {chunks}
 
 
-@st.composite
-def made_tables(draw):
-    """Draw a grid, a table for it by expected arrivals, other arrivals to simulate it on, and a chunk's time."""
-    grid = Grid(*(draw(st.integers(1, most)) for most in (6, 4, 4)))
-    chunks, programs, chunk_s = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.floats(0.01, 3))
-    row = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
-    table = draw(
-        st.sampled_from(
-            [
-                schedule.tile_outer(grid, programs, chunks),
-                schedule.chunk_outer(grid, programs, chunks),
-                tables.spill_once(grid, programs, draw(row), chunk_s),
-            ]
-        )
-    )
-    return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
-
-
-@given(made_tables())
-def test_every_table_fits_and_takes_as_long_as_one_chunk_after_another(made):
-    grid, table, arrival_s, chunk_s = made
-    check(table, grid, len(arrival_s[0]))
-    # Without losses a program is as fast as one that takes chunk after chunk.
-    ends_s = [0.0] * len(table)
-    for program, m, chunk in ((p, v.m, c) for p, vs in enumerate(table) for v in vs for c in range(*v[2:4])):
-        ends_s[program] = max(ends_s[program], arrival_s[m][chunk]) + chunk_s
-    assert simulate(table, arrival_s, chunk_s) == pytest.approx(max(ends_s))
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4)), st.integers(1, 8),
+    st.lists(st.floats(0, 10), min_size=1, max_size=8).map(sorted), st.floats(0.01, 3),
+)  # fmt: skip
+def test_tables_have_each_tile_with_each_chunk_once(sizes, programs, arrival_s, chunk_s):
+    grid, chunks = Grid(*sizes), len(arrival_s)
+    check(schedule.chunk_outer(grid, programs, chunks), grid, chunks)
+    check(tables.spill_once(grid, programs, arrival_s, chunk_s), grid, chunks)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +220,11 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
 
 
 @given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
-def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does(rows, columns, programs, ranks, gemm, comm):
+def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs, ranks, gemm, comm):
     grid = Grid(rows, columns)
     table = schedule.chunk_outer(grid, programs, ranks)
-    simulated_s = simulate(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
-    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == simulated_s
+    end_s = end_s_of(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
+    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
 
 
 def test_no_two_arms_look_alike():
