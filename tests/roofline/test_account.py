@@ -68,14 +68,8 @@ def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
 
 def test_answer_against_figures_worked_out_by_hand():
     question = v5p(tokens=131_072, saved="half")
-    sizes = {part.name: part.size_bytes for part in memory.parts(question)}
-    assert (sizes["state"], sizes["saved activations, bf16"]) == (3_517_578_215_424, 1_149_977_493_504)
-    assert sizes["gathered weights"] == 872_415_232  # 2 D F bf16, over tp = 4
     forward = communication_bound.forward(question)
-    gather, activations, _ = communication_bound.collectives(question)
     assert (question.flop_per_token, question.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
-    assert gather.crossings == [("fsdp axes", 1, 360e9)]
-    assert (gather.fixed_bytes, activations.bytes_per_token) == (872_415_232, 2048)
     assert (forward.math_s, forward.link_s) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
     assert forward.serial_s == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
     effects = {effect.name: effect for effect in techniques.effects(h100({"fsdp": 128, "tp": 8}, tokens=4_000_000))}
@@ -145,7 +139,7 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
         ("--case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
         # What does not fit together.
-        ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),
+        ("--tp 9", "--tp 9 does not divide F = 53248: take a divisor of it"),
         ("--tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
     ],
 )

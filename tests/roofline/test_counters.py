@@ -96,9 +96,7 @@ def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_i
     assert "spin_kernel(long)" in (run / counters.LOG).read_text()
 
 
-def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_intensity_to_the_greatest(run, tmp_path):
-    pairs = (16, "cublas"), (16, "decode"), (1024, "cublas"), (1024, "decode")
-    assert list(counters.chosen(journal.load(run), [])) == [CASE.format(*pair) for pair in pairs]
+def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_intensity_to_the_greatest(tmp_path):
     tokens = (512, 1, 64, 2, 4096, 8, 1024)
     lines = [line for m in tokens for line in shape(m, {"cublas": 2e-6, "a": 3e-6, "b": 1e-6})]
     cases = counters.chosen(journal.load(save(tmp_path / "many", [HEAD, *lines])), [])
