@@ -358,7 +358,10 @@ def as_values(options: Options) -> dict:
 
 def options_of(values: dict) -> Options:
     """The options that a run's metadata has. What a later version wrote beside them is left out. Raises ValueError."""
-    return typed.read(Options, values)
+    try:
+        return typed.read(Options, values)
+    except ValueError as error:
+        raise ValueError(f"its options are of another version of the suite: {error}; measure a new run") from None
 
 
 def misspelt(arguments) -> str | None:

@@ -1,5 +1,5 @@
-"""`roofline account` on the command line: its text, its answer against figures worked out by hand, memory, and bad
-input. The documents show more of it: test_exercise.py."""
+"""`roofline account` on the command line: its text, its answer against figures worked out by hand, and memory. The
+documents show more of it, test_exercise.py, and test_cli.py bad input."""
 
 import re
 import shlex
@@ -126,24 +126,3 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
     least, room = memory.least_devices(sharded, whole, size), size - whole
     assert (least is None) == (room <= 0)
     assert least is None or least * room >= sharded > (least - 1) * room
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("--model xxk", "unknown model 'xxk': did you mean xxl?"),
-        ("--chip h10", "did you mean h100sxm?"),
-        ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
-        ("--memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
-        ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
-        ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
-        ("--case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
-        # What does not fit together.
-        ("--tp 9", "--tp 9 does not divide F = 53248: take a divisor of it"),
-        ("--tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(line, text, refused):
-    error = refused("account", *line.split())
-    assert text in error
-    assert error.startswith("roofline")

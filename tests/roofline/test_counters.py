@@ -170,11 +170,9 @@ def counted_run(tmp_path):
     return save(tmp_path / "counted", COUNTED)
 
 
-def test_counts_are_reported(counted_run, undrawn):
+def test_counts_are_reported_and_what_was_not_counted_has_none(counted_run, undrawn):
     by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(counted_run))}
-    cublas, unknown = by_case[16, "cublas"], by_case[16, "tiled"]
-    assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
-    assert cublas["dram_of_device_bytes"] == 2
+    unknown = by_case[16, "tiled"]
     assert [unknown[field] for field in ("dram_bytes", "counted_intensity", "tensor_pipe_share")] == [None] * 3
     assert by_case[8192, "cublas"]["counter_source"] is None
     write(counted_run)

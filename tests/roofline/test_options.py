@@ -46,8 +46,7 @@ def gathered(chosen):
 
 def test_defaults_of_a_device():
     gpu, cpu = options("cuda"), options()
-    assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), ("bf16",))
-    assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
+    assert (gpu.model, gpu.dtypes, cpu.model, cpu.dtypes) == ("xxl", ("bf16",), "xxl/16", ("fp32",))
     assert (gpu.tp, gpu.results) == ((1, 8), Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 36
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
