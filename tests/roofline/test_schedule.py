@@ -32,29 +32,24 @@ def test_tiles_of_the_last_wave_are_cut_so_that_programs_end_together():
     ]
 
 
-def ends_of(pieces, arrival_s, step_s: float, chunk_steps: int) -> dict[tuple, float]:
-    """When each piece ends, one step after another; the last one of a tile when those of others have ended, too. A
-    program that would wait for ever raises ValueError."""
-    ends_s: dict[tuple, float] = {}
-    left, now_s = [list(of_program) for of_program in pieces], [0.0] * len(pieces)
-    while any(left):
-        able = []
-        for program, of_program in enumerate(left):
-            if of_program:
-                piece = of_program[0]
-                slots = range(piece.slot, piece.slot + piece.peers)
-                if all(("slot", slot) in ends_s for slot in slots):
-                    able.append(program)
-        program = min(able)
-        piece = left[program].pop(0)
-        for step in range(piece.first, piece.last):
-            now_s[program] = max(now_s[program], arrival_s[piece.m][step // chunk_steps]) + step_s
-        for slot in range(piece.slot, piece.slot + piece.peers):
-            now_s[program] = max(now_s[program], ends_s["slot", slot])
-        ends_s[piece[:4]] = now_s[program]
-        if piece.last < chunk_steps * len(arrival_s[0]):
-            ends_s["slot", piece.slot] = now_s[program]
-    return ends_s
+def end_s_of_pieces(pieces, arrival_s, step_s: float, chunk_steps: int) -> float:
+    """When the last program ends, each of which takes one step after another. Pieces that add the sums of others come
+    behind those that leave them, in each program, so that none waits for ever."""
+    steps = chunk_steps * len(arrival_s[0])
+    now_s = [0.0] * len(pieces)
+    slots_s: dict[int, float] = {}
+    for adds in (False, True):
+        for program, of_program in enumerate(pieces):
+            for piece in of_program:
+                if (piece.peers > 0) != adds:
+                    continue
+                for step in range(piece.first, piece.last):
+                    now_s[program] = max(now_s[program], arrival_s[piece.m][step // chunk_steps]) + step_s
+                for slot in range(piece.slot, piece.slot + piece.peers):
+                    now_s[program] = max(now_s[program], slots_s[slot])
+                if piece.last < steps:
+                    slots_s[piece.slot] = now_s[program]
+    return max(now_s)
 
 
 @given(
@@ -77,7 +72,10 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
         assert [piece.slot for piece in others] == list(range(last.slot, last.slot + last.peers))
         taken += [piece.slot for piece in others]
     assert len({*taken}) == len(taken)
-    assert max(ends_of(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps).values()) == pytest.approx(end_s)
+    for of_program in pieces:
+        adds = [piece.peers > 0 for piece in of_program]
+        assert adds == sorted(adds)
+    assert end_s_of_pieces(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps) == pytest.approx(end_s)
     whole_s = row_block_end_s(grid, programs, arrival_s, chunk_s)
     assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
