@@ -225,7 +225,7 @@ def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
         if OPTIONS[name].is_timed and not timed:
             raise ValueError(f"{FLAGS[name]} measures: it needs --benchmark-only")
         if OPTIONS[name].of_one_process and not is_one_process:
-            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process")
+            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process; leave it out")
 
 
 def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
@@ -277,11 +277,7 @@ def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
         _require_link(wire, options)
     chosen = {"ranks": given.get("ranks"), "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
     if options.world > 1:
-        world = (options.world,)
-        if chosen["ranks"] not in (None, world):
-            ranks = ",".join(map(str, chosen["ranks"]))
-            raise ValueError(f"--ffn-ranks {ranks}: torchrun started {options.world}; leave it out")
-        chosen |= {"ranks": world, "wires": wires or RANKS_TAKE[options.device]}
+        chosen |= {"ranks": (options.world,), "wires": wires or RANKS_TAKE[options.device]}
     sweep = gathering.make(mode, options.model, quick=options.quick, **chosen)
     if wires and not sweep.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")

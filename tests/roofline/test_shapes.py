@@ -19,6 +19,7 @@ from roofline.theory.models import MODELS, parse
 
 ROWS = "# attention\nn, m, k, label, dtype\n\n6656, 4096, 16384, qkv_proj, bf16\n6656,1,16384,,\n"
 IDS = ("matmul-qkv_proj@16384x6656-shape-tp1-m4096-bf16", "matmul-16384x6656-shape-tp1-m1-fp32")
+OTHERS = [other for name, other in operations.OPERATIONS.items() if other.default and name != "matmul"]
 
 
 def of_rows(folder: Path, text: str, **given):
@@ -43,8 +44,7 @@ def test_heads_of_a_divided_model_stay_whole():
     assert list(parse("llama-3-70b/16").layers) == ["up", "down", "gate_up"]  # 8 kv heads
     chosen = options(model="llama-3-8b/4", layers="up,gate_up,qkv,o", tp="2", tokens="4096")
     assert {case.layer for case in matmul.sweep(chosen)} == {"up", "gate_up", "qkv", "o"}
-    others = [other for name, other in operations.OPERATIONS.items() if other.default and name != "matmul"]
-    assert {case.layer for operation in others for case in operation.sweep(chosen)} == {"up", "down", "up_down"}
+    assert {case.layer for operation in OTHERS for case in operation.sweep(chosen)} == {"up", "down", "up_down"}
 
 
 def test_a_file_stands_in_place_of_the_sweep(tmp_path):
@@ -52,9 +52,8 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     assert chosen.shapes == IDS
     assert (chosen.dtypes, chosen.layers, chosen.tokens, chosen.tp) == (("bf16", "fp32"), (), (), ())
     assert [(case.m, case.n, case.k) for case in matmul.sweep(chosen)] == [(4096, 6656, 16384), (1, 6656, 16384)]
-    others = [other for name, other in operations.OPERATIONS.items() if other.default and name != "matmul"]
-    assert [operation.sweep(chosen) for operation in others] == [[]] * len(others)
-    assert {operation.why_not(chosen) for operation in others} == {matmul.NO_WIRE}
+    assert [operation.sweep(chosen) for operation in OTHERS] == [[]] * len(OTHERS)
+    assert {operation.why_not(chosen) for operation in OTHERS} == {matmul.NO_WIRE}
     resumed = options_of(json.loads(json.dumps(as_values(chosen))))
     assert matmul.sweep(resumed) == matmul.sweep(chosen)
     several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n2,3,4\r\n", dtype="fp16,fp32")
