@@ -50,6 +50,11 @@ def measures(then: str = WHOLE) -> str:
     return python(f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
 
 
+def measured(then: str = WHOLE, name: str = "one", limit: int = 9) -> Step:
+    """A step of the archive `first` whose run is whole, or does something else `then`."""
+    return Step(name, 1, limit, measures(then), selects=f"test_{name}", archive="first")
+
+
 def exits(code: int) -> str:
     return python(f"raise SystemExit({code})")
 
@@ -256,8 +261,8 @@ def test_runs_with_other_options_are_no_one_run(make):
 def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make, tmp_path, capsys):
     made = make(
         Step("doctor", 1, 9, exits(3)),
-        Step("one", 1, 9, measures(), selects="test_one", archive="first"),
-        Step("two", 1, 9, measures(), selects="test_two", archive="first"),
+        measured(),
+        measured(name="two"),
         Step("links", 1, 9, exits(1)),
         Step("scatters", 1, 9, measures(), selects="test_three", archive="second", needs="links"),
         Step("gone", 1, 9, "no-such-tool"),
@@ -284,11 +289,11 @@ def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
 
 
 def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, capsys):
-    hangs = Step("one", 1, 6, measures(HANGS), selects="test_one", archive="first")
+    hangs = measured(HANGS, limit=6)
     made = make(hangs, Step("two", 1, 9, exits(0)))
     assert made.codes == {"one": None, "two": 0}
     assert "one: cut off at 6 s" in capsys.readouterr().out
-    made = make(Step("one", 1, 9, measures(), selects="test_one", archive="first"))
+    made = make(measured())
     assert made.codes == {"one": 0, "two": 0}
     name = "first/one/20260101T000000Z-h100/samples.jsonl"
     kinds = [json.loads(line)["kind"] for line in text_of(tmp_path / "out", "first.tgz", name).splitlines()]
@@ -296,7 +301,7 @@ def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, 
 
 
 def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, capsys):
-    step = Step("one", 1, 6, measures(f"{WHOLE}\n{HANGS}"), selects="test_one", archive="first")
+    step = measured(f"{WHOLE}\n{HANGS}", limit=6)
     made = make(step)
     assert made.codes == {"one": None}
     assert "one: cut off at 6 s" in capsys.readouterr().out
@@ -304,9 +309,9 @@ def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, caps
 
 
 def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(make, tmp_path):
-    make(Step("one", 1, 6, measures(HANGS), selects="test_one", archive="first"))
+    make(measured(HANGS, limit=6))
     refuses = f"resumes and sys.exit(2)\n{WHOLE}"
-    made = make(Step("one", 1, 9, measures(refuses), selects="test_one", archive="first"))
+    made = make(measured(refuses))
     assert made.codes == {"one": 0}
     runs = {Path(name).parts[1] for name in held_by(tmp_path / "out")["first.tgz"]}
     assert runs == {"one", "refused-one"}
@@ -320,7 +325,7 @@ with (pathlib.Path(sys.argv[-1]) / "samples.jsonl").open("a") as journal:
 
 
 def test_counting_adds_to_the_run_of_another_step_once_that_is_there(make, tmp_path, capsys):
-    run = Step("matmuls", 1, 9, measures(), selects="test_one", archive="first")
+    run = measured(name="matmuls")
     counters = Step("counters", 1, 9, python(COUNTS), archive="first", counts="matmuls")
     assert make(counters).codes == {}
     assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
