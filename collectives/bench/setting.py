@@ -189,7 +189,7 @@ class Setting:
     def link(self, kind: str | None = None, *, is_spread: bool = False):
         """A new link, for one call: its timeline is that call's. `kind` is that of the wire, or of what gathers for
         `serial` in its place. One that `is_spread` has a program of the copier on each SM."""
-        programs = self.wire.programs or self.options.copier_programs
+        programs = self.wire.programs
         if is_spread:
             programs = programs or workers(self.device)
         link = make_link(kind or self.link_kind, self.device, self.pace.bytes_per_s, self.ranks, programs)

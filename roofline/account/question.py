@@ -1,6 +1,5 @@
 """The question of `roofline account`: which model trains, on which chips, and how it is sharded over them."""
 
-import bisect
 import math
 from dataclasses import dataclass
 
@@ -83,10 +82,7 @@ class Question:
     def check(self) -> None:
         """Raise ValueError where the degrees do not divide what they cut, or do not fit the chip's torus or nodes."""
         if self.model.d_ff % self.tp:
-            choices = divisors(self.model.d_ff)
-            below = bisect.bisect(choices, self.tp)
-            near = " or ".join(map(str, choices[below - 1 : below + 1]))
-            raise ValueError(f"--tp {self.tp} does not divide F = {self.model.d_ff}: take {near}")
+            raise ValueError(f"--tp {self.tp} does not divide F = {self.model.d_ff}: take a divisor of it")
         if misfit := self.misfit():
             raise ValueError(misfit)
 

@@ -44,13 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="*",
         help="an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)",
     )
-    command.add_argument(
-        "--contender",
-        metavar="FILE::NAME",
-        action="append",
-        default=[],
-        help="a contender of the run to execute, too",
-    )
     command.set_defaults(run=_by_module)
 
     account.add_command(commands)

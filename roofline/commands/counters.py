@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
         raise ValueError("ncu is not on PATH: install Nsight Compute, or add its folder, as /usr/local/cuda/bin")
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, lines = launch(tool, folder, [*cases], options.contender)
+        printed, lines = launch(tool, folder, [*cases])
         counted = counts(printed, lines)
         copied = check_copy(counted, printed, lines)
         failures = {line["failed"]: line["reason"] for line in lines if "failed" in line}
@@ -135,7 +135,7 @@ def by_default(run: Run) -> list[str]:
     return cases
 
 
-def launch(tool: str, folder: Path, cases: list[str], given: list[str]) -> tuple[str, list[dict]]:
+def launch(tool: str, folder: Path, cases: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary, LOG)
@@ -146,7 +146,7 @@ def launch(tool: str, folder: Path, cases: list[str], given: list[str]) -> tuple
             *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
             *("--metrics", ",".join(sum(METRICS.values(), ())), "--log-file", str(log)),
             *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls)),
-            *(json.dumps(cases), json.dumps(given)),
+            *cases,
         ]
         root = Path(__file__).parents[2]
         env = os.environ | {"LC_ALL": "C"}  # else some print 1.234,5

@@ -11,7 +11,6 @@ import tempfile
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -19,24 +18,19 @@ from typing import NamedTuple
 from roofline.worker import machine
 from roofline.worker.device_errors import reason
 
-OK, LACKING = "ok", "lacking"
-"""States of a finding. `lacking`: the default run would not be whole."""
-
 ROOT = Path(__file__).parents[2]
 
 HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { return 0; }\n"
 """What Triton asks of a compiler for each kernel that it loads: a module of C for Python."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The answer to a check, in words: with what a lack costs, and the way out of it."""
+class Finding(NamedTuple):
+    """The answer to a check, in words. Where something is lacking, so that the default run would not be whole, the
+    `remedy` is what that costs, and the way out of it."""
 
     subject: str
-    state: str
     text: str
-    costs: str = ""
-    way_out: str = ""
+    remedy: tuple[str, ...] = ()
 
 
 class Check(NamedTuple):
@@ -44,7 +38,7 @@ class Check(NamedTuple):
 
     subject: str
     question: Callable[[], str]
-    costs: str = ""
+    costs: str
     way_out: str = ""
     device: str = ""
     """The only device that is asked it. Empty of what is asked before the device is known."""
@@ -53,19 +47,19 @@ class Check(NamedTuple):
 def run(options) -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
     findings = examine()
-    whole = LACKING not in [finding.state for finding in findings]
     for finding in findings:
-        print(f"{finding.state:<8} {finding.subject:<12} {finding.text}")
-        for line in filter(None, (finding.costs, finding.way_out)):
+        print(f"{'lacking' if finding.remedy else 'ok':<8} {finding.subject:<12} {finding.text}")
+        for line in finding.remedy:
             print(f"{'':<21} {line}")
-    print(f"the default run would {'' if whole else 'not '}be whole here")
-    return int(not whole)
+    is_whole = not any(finding.remedy for finding in findings)
+    print(f"the default run would {'' if is_whole else 'not '}be whole here")
+    return int(not is_whole)
 
 
 def examine() -> list[Finding]:
     """Ask all questions, in the order in which one mends what is lacking."""
     findings = list(map(answer, CHECKS[:2]))
-    if LACKING in [finding.state for finding in findings]:
+    if any(finding.remedy for finding in findings):
         return findings  # all else would fail for the same reason
     measured = machine.choose_device("auto", timed=True)
     return findings + [answer(check) for check in CHECKS[2:] if check.device == measured]
@@ -74,13 +68,12 @@ def examine() -> list[Finding]:
 def answer(check: Check) -> Finding:
     """Ask a question. What it raises is lacking."""
     try:
-        return Finding(check.subject, OK, check.question())
-    except ValueError as error:
-        text = str(error)
+        return Finding(check.subject, check.question())
     except Exception as error:
-        text = reason(error)
+        text = str(error) if isinstance(error, ValueError) else reason(error)
     way_out = machine.way_out(text) or check.way_out
-    return Finding(check.subject, LACKING, text, check.costs, "" if way_out in text else way_out)
+    remedy = (check.costs, way_out) if way_out and way_out not in text else (check.costs,)
+    return Finding(check.subject, text, remedy)
 
 
 def packages() -> str:

@@ -1,11 +1,11 @@
 """What Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
 
-    ncu ... python3 -m roofline.commands.launcher RUN CALLS CASES CONTENDERS
+    ncu ... python3 -m roofline.commands.launcher RUN CALLS CASE...
 
 A case is prepared by its operation's runner and the options of RUN, whose contenders are checked on the way. None of
 that is counted, and nothing is timed. The file CALLS gets a line of JSON before each call that is counted, by which
-`roofline.commands.counters` knows whose kernels are whose, and one for what failed. CASES and CONTENDERS, those from
-files, are lists in JSON.
+`roofline.commands.counters` knows whose kernels are whose, and one for what failed. Contenders from files, which the
+journal names, are not executed.
 """
 
 import json
@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
-from roofline.operations.options import options_of, read
+from roofline.operations.options import options_of
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
@@ -27,7 +27,7 @@ CALLS = 3
 MARKER_CYCLES = 1000
 
 
-def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
+def main(folder: Path, calls: Path, cases: list[str]) -> None:
     run = journal.load(folder)
     with calls.open("a") as file:
 
@@ -36,9 +36,10 @@ def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
 
         try:
             require_same_machine(run.metadata)
-            runners = runners_of(run, given)
+            options = options_of(run.metadata["options"])
         except ValueError as error:
             return tell(refused=str(error))
+        runners = operations.Runners(replace(options, users=(), baseline=None))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), tell, call=COPY, bytes=copy.amount)
@@ -49,26 +50,12 @@ def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
                 tell(failed=case, reason=reason(error))
 
 
-def runners_of(run: Run, given: list[str]) -> operations.Runners:
-    """The runners of `run`. They have those contenders from files that are `given`, as FILE::NAME: a journal that is
-    only read has nothing executed. Raises ValueError for one that the run has not."""
-    planned = options_of(run.metadata["options"])
-    versions = dict(planned.users)
-    users = []
-    for text in given:
-        place = read("contender", text)
-        if place not in versions:
-            raise ValueError(f"--contender {text}: the run has no such contender, but {', '.join(versions) or 'none'}")
-        users.append((place, versions[place]))
-    return operations.Runners(replace(planned, users=tuple(users), baseline=None))
-
-
 def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
     """The call of a case of `run`, prepared as it was there, and checked. Raises ValueError where it is refused."""
     shape, name = operations.parse(case)
     operation = operations.find(shape.op)
     if name not in runners.planner(operation).choices():
-        raise ValueError(f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME")
+        raise ValueError(f"{name} is from a file that the journal names, and nothing of it is executed")
     runners.of(operation).earlier[shape.id] = run.shape_of(shape.id, name).choices
     prepared = runners.prepare(shape, [name])
     if name in prepared.rejected:
@@ -117,4 +104,4 @@ def call(function: Callable[[], object], tell: Callable, **line) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -6,7 +6,6 @@ by its name once workers are started: runners import torch and Triton. All else 
 
 import functools
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roofline.operations.contenders import Contender, Planner, module_of
+from roofline.operations.contenders import Contender, Planner, loaded
 from roofline.theory.arguments import nearest
 from roofline.theory.data import tables_of
 from roofline.theory.work import ITEMSIZE, Work
@@ -185,16 +184,6 @@ def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {each.name: (place_of(each.runner), place_of(each.case)) for each in operations}
 
 
-def load(place: str | Callable) -> Any:
-    """The class that `package.module:Class` or `FILE::Class` names; what is no text is it itself."""
-    if not isinstance(place, str):
-        return place
-    source, _, name = place.rpartition(":")
-    if source.endswith(":"):
-        return getattr(module_of(Path(source[:-1])), name)
-    return pkgutil.resolve_name(place)
-
-
 class Runners:
     """The runners and planners of a run's operations, each made when it is first asked for.
 
@@ -210,14 +199,14 @@ class Runners:
 
     def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            planner = load(operation.planner or partial(Planner, contenders=operation.contenders))
+            planner = loaded(operation.planner or partial(Planner, contenders=operation.contenders))
             self.planners[operation.name] = planner(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
         """The runner of `operation`, made when it is first asked for."""
         if operation.name not in self.loaded:
-            runner = self.loaded[operation.name] = load(operation.runner)(self.options)
+            runner = self.loaded[operation.name] = loaded(operation.runner)(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
         return self.loaded[operation.name]

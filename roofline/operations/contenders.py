@@ -79,8 +79,12 @@ class Contender:
         return loaded(self.describe)(*inputs)
 
 
-def loaded(path: str | Callable) -> Any:
-    return resolve_name(path) if isinstance(path, str) else path
+def loaded(place: str | Callable) -> Any:
+    """What `package.module:name` or `FILE::name` names; what is no text is it itself."""
+    if not isinstance(place, str):
+        return place
+    file = _file(place)
+    return getattr(module_of(file), place.rpartition(":")[2]) if file else resolve_name(place)
 
 
 def reason(require: Callable[..., Any], *inputs: Any) -> str | None:

@@ -8,7 +8,7 @@ that for elements of 4 bytes, so that the ridge stays at the same degree.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
+from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
 from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
@@ -38,9 +39,6 @@ CHOSEN_BY = {"m": "--ffn-tokens", "n": "--ffn-tp", "k": "--ffn-model"}
 
 OFF_PACE = 0.05
 """A link may miss its requested bandwidth by this fraction. If it misses by more, the case is void."""
-
-EMULATED_RANKS = range(2, 17)
-"""Tensor-parallel degrees that are also measured with as many ranks, as a model would run them."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +97,13 @@ class Sweep:
     """Measured at the greatest degree only."""
     more_ranks: Counts = ()
     own_ranks: Counts = ()
-    """Each is measured at the degree of the same number."""
+    """Each is measured at the degree of the same number, as a model would run it."""
     pcie_tp: Counts = ()
     """Degrees that are measured over PCIe."""
 
 
-DROPPED_BY = {
-    "more_wires": {"tp", "wires"},
-    "widest_wires": {"tp", "wires"},
-    "pcie_tp": {"tp", "wires"},
-    "more_ranks": {"tp", "ranks"},
-    "own_ranks": {"tp", "ranks", "wires"},
-}
-"""Further values of a default sweep, and the choices of the user that drop them."""
+FURTHER = "more_wires", "widest_wires", "pcie_tp", "more_ranks", "own_ranks"
+"""Further values of a default sweep, which a choice of degrees, ranks or links drops."""
 
 
 def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep:
@@ -124,12 +116,10 @@ def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep
     is_test = mode.startswith("test")
     sweep = _default("test" if is_test else mode, model)
     if quick:
-        nothing_further = dict.fromkeys(DROPPED_BY, ())
-        sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
+        sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens))
     chosen = {name: values for name, values in given.items() if values}
-    for name, choices in DROPPED_BY.items():
-        if choices & chosen.keys():
-            chosen[name] = ()
+    if quick or chosen.keys() - {"tokens"}:
+        chosen |= dict.fromkeys(FURTHER, ())
     if "tp" in chosen:
         chosen["prefetch_tp"] = chosen["tp"]
     if "tokens" in chosen:
@@ -139,24 +129,22 @@ def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep
 
 def _default(name: str, model: str) -> Sweep:
     """The default sweep of a `name`: its degrees that divide the sizes of `model`, and ranks that do."""
-    defaults = base.DEFAULTS["gathers"][name]
-    sweep = Sweep(**{field: tuple(values) for field, values in defaults.items()})
+    sweep = typed.read(Sweep, base.DEFAULTS["gathers"][name])
     sizes = parse_model(model)
-
-    def divisors(counts: Iterable[int], size: int) -> Counts:
-        return tuple(count for count in counts if size % count == 0)
-
-    degrees = divisors(sweep.tp, sizes.d_ff) or (1,)
-    ranks = divisors(RANKS, math.gcd(sizes.d_model, sizes.d_ff))[:1]
-    own_ranks = {*EMULATED_RANKS} - {*ranks}
+    common = math.gcd(sizes.d_model, sizes.d_ff)
     return replace(
         sweep,
-        tp=degrees,
-        ranks=ranks,
-        more_ranks=sweep.more_ranks if ranks == (8,) else (),
-        own_ranks=divisors((tp for tp in degrees if tp in own_ranks), sizes.d_model),
-        pcie_tp=divisors(sweep.pcie_tp, sizes.d_ff),
+        tp=_divisors(sizes.d_ff, sweep.tp) or (1,),
+        ranks=_divisors(common, RANKS)[:1],
+        more_ranks=_divisors(common, sweep.more_ranks),
+        own_ranks=_divisors(common, sweep.own_ranks),
+        pcie_tp=_divisors(sizes.d_ff, sweep.pcie_tp),
     )
+
+
+def _divisors(size: int, counts: Counts) -> Counts:
+    """Those of `counts` that divide `size`."""
+    return tuple(count for count in counts if size % count == 0)
 
 
 def _middle(values: tuple) -> tuple:
@@ -265,21 +253,20 @@ def links_text(links: dict) -> str:
     """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
     texts = []
     refusals = []
-    least = ""
-    least_slowdown = math.inf
+    slowdowns = {}
     for row in links["links"]:
         if "refusal" in row:
             refusals.append(row["refusal"])
         elif matmul := row.get("matmul_slowdown"):
             link = row["link_slowdown"]
             texts.append(f"{row['wire']} {matmul:.3f} and {link:.3f}")
-            if row["wire"] != PCIE and max(matmul, link) < least_slowdown:
-                least = row["wire"]
-                least_slowdown = max(matmul, link)
+            slowdowns[row["wire"]] = max(matmul, link)
+    slowdowns.pop(PCIE, None)
     text = f"Links beside the matmul of {links['case']}, what it and then the link take of their time alone: "
     text += "; ".join(texts + refusals)
-    if not least:
+    if not slowdowns:
         return f"{text}."
+    least = min(slowdowns, key=slowdowns.get)
     return f"{text}. {least} disturbs least: --ffn-link-bandwidth {least}."
 
 

@@ -4,7 +4,7 @@ import shlex
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
-from roofline.store import journal
+from roofline.store import journal, typed
 from roofline.theory.arguments import count, fraction, nearest, positive
 from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
@@ -46,8 +46,6 @@ class Options:
     """The report is left for `roofline report` to draw."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """The sweep of operations over a link."""
-    copier_programs: int | None = None
-    """Programs that move the bytes of a paced link on a GPU; None for the link's default."""
     processes: int | None = None
     """Processes that measure each shape, some passes each; None for the clock's own."""
     world: int = 1
@@ -127,7 +125,6 @@ class Option(NamedTuple):
     reads: str = "text"
     is_list: bool = False
     without: Names = ()
-    needs: Names = ()
     reason: str = ""
     is_timed: bool = False
     of_one_process: bool = False
@@ -218,9 +215,8 @@ def refuse_conflicts(given) -> None:
         others = [FLAGS[other] for other in option.without if other in given]
         if others:
             raise ValueError(f"{FLAGS[name]}: {option.reason}; leave out {', '.join(others)}")
-        if option.needs and not {*option.needs} & {*given}:
-            wanted = " or ".join(map(FLAGS.get, option.needs))
-            raise ValueError(f"{FLAGS[name]}: {option.reason}; add {wanted}")
+    if "fail_slower" in given and "decide" not in given:
+        raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide")
 
 
 def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
@@ -229,7 +225,7 @@ def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
         if OPTIONS[name].is_timed and not timed:
             raise ValueError(f"{FLAGS[name]} measures: it needs --benchmark-only")
         if OPTIONS[name].of_one_process and not is_one_process:
-            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process")
+            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process; leave it out")
 
 
 def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
@@ -251,7 +247,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
     values["lengths"] = given.get("tokens", ())
     values |= {"device": device, "timed": timed, "world": world}
-    options = Options(**_known_fields(Options, values))
+    options = typed.read(Options, values)
     _require_sound(options)
     return replace(options, gather=_gather(options, mode, given))
 
@@ -259,8 +255,6 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 def _require_sound(options: Options) -> None:
     """Refuse values that do not fit one another."""
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
-    if options.device == "cpu" and options.copier_programs:
-        raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
     for dtype in options.dtypes if options.device == "cpu" else ():
         if ITEMSIZE[dtype] == 1:
             raise ValueError(
@@ -283,11 +277,7 @@ def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
         _require_link(wire, options)
     chosen = {"ranks": given.get("ranks"), "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
     if options.world > 1:
-        world = (options.world,)
-        if chosen["ranks"] not in (None, world):
-            ranks = ",".join(map(str, chosen["ranks"]))
-            raise ValueError(f"--ffn-ranks {ranks}: torchrun started {options.world}; leave it out")
-        chosen |= {"ranks": world, "wires": wires or RANKS_TAKE[options.device]}
+        chosen |= {"ranks": (options.world,), "wires": wires or RANKS_TAKE[options.device]}
     sweep = gathering.make(mode, options.model, quick=options.quick, **chosen)
     if wires and not sweep.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
@@ -363,19 +353,11 @@ def as_values(options: Options) -> dict:
 
 
 def options_of(values: dict) -> Options:
-    """The options that a run's metadata has. What a later version wrote beside them is left out."""
-    gather = gathering.Sweep(**_known_fields(gathering.Sweep, values.get("gather", {})))
-    return replace(Options(**_known_fields(Options, values)), results=Path(), gather=gather)
-
-
-def _known_fields(kind: type, values: dict) -> dict:
-    """The fields of `kind` among `values`. JSON has lists for tuples."""
-    chosen = {}
-    for part in fields(kind):
-        if part.name in values:
-            value = values[part.name]
-            chosen[part.name] = tuple(value) if isinstance(value, list) else value
-    return chosen
+    """The options that a run's metadata has. What a later version wrote beside them is left out. Raises ValueError."""
+    try:
+        return typed.read(Options, values)
+    except ValueError as error:
+        raise ValueError(f"its options are of another version of the suite: {error}; measure a new run") from None
 
 
 def misspelt(arguments) -> str | None:

@@ -13,26 +13,24 @@ HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in e
 
 
 def read_file(path: Path, dtypes: Names) -> list[Matmul]:
-    """Read the matmuls of a file, in its order. A line without a dtype is one matmul for each of `dtypes`.
+    """Read the matmuls of a file, in its order, each once. A line without a dtype is one for each of `dtypes`.
 
     Raises ValueError that names line, value and way out.
     """
-    line_of: dict[Matmul, int] = {}
-    columns = []
+    cases: list[Matmul] = []
+    columns: list[str] = []
     for number, cells in _lines(path):
         try:
-            if not columns:
+            if columns:
+                cases += _cases(columns, cells, dtypes)
+            else:
                 _require_header(cells)
                 columns = cells
-                continue
-            for case in _cases(columns, cells, dtypes):
-                if (first := line_of.setdefault(case, number)) != number:
-                    raise ValueError(f"{case.id} is that of line {first}; remove one, or label them")
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-    if not line_of:
+    if not cases:
         raise ValueError(f"it has no header, or no shape; {HELP}")
-    return list(line_of)
+    return list(dict.fromkeys(cases))
 
 
 def shape_text(row) -> str:

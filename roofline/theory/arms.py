@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from roofline.theory import schedule
 from roofline.theory.schedule import MOST_PARTS, Grid, Piece
-from roofline.theory.simulator import arrivals, arrivals_of_blocks, product_s, simulate
+from roofline.theory.simulator import arrivals, product_s
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -86,8 +86,6 @@ class OverlapPlan(NamedTuple):
 
         >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
-
-        Raises ValueError for row blocks that do not divide row tiles.
         """
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
@@ -144,7 +142,7 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     grid = plan.grid
     blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
-    of_blocks = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks)[::rows]
+    of_blocks = arrivals(plan.ranks, t_comm_s, grid.row_tiles, rows)[::rows]
     launches = []
     now = 0.0
     block = 0
@@ -217,7 +215,7 @@ def _chained_launches(plan, t_gemm_s, t_comm_s):
 
 def _chunk_outer(plan, t_gemm_s, t_comm_s):
     """Chunks come one after another, all rows of each. The program with a tile in every wave ends last. It adds up tile
-    by tile, so that this is to the bit what `simulate` says of the table `schedule.chunk_outer`."""
+    by tile, as the table `schedule.chunk_outer` has them."""
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     waves = plan.grid.waves(plan.workers)
     now = 0.0
@@ -246,7 +244,7 @@ def pieces_of(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[list
     """The pieces of each program of a `row_block` with `block_tiles`, and when the last ends. T_gemm is taken to be
     that of programs which all multiply until its end."""
     chunk_s = t_gemm_s * plan.workers / (len(plan.grid.tiles) * plan.ranks)
-    arrival_s = arrivals_of_blocks(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
     parts = min(MOST_PARTS, plan.chunk_steps * plan.ranks)
     return schedule.cut_last_waves(plan.grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, parts)
 
@@ -255,7 +253,8 @@ def _row_block(plan, t_gemm_s, t_comm_s):
     if plan.block_tiles:
         return pieces_of(plan, t_gemm_s, t_comm_s)[1]
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
+    row_tiles = plan.grid.row_tiles
+    arrival_s = arrivals(plan.ranks, t_comm_s, row_tiles, row_tiles // plan.row_blocks)
     return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
 
 
@@ -272,13 +271,16 @@ def _signalled(plan, t_gemm_s, t_comm_s):
     row_tiles = plan.grid.row_tiles
     pieces = plan.ranks * plan.row_blocks
     sent = pieces - plan.row_blocks
-    arrival_s = []
-    for m in range(row_tiles):
-        left = max(0, sent - m * pieces // row_tiles)
-        arrival_s.append((left * t_comm_s / sent,))
     ordered = Grid(row_tiles, plan.grid.column_tiles, row_tiles // pieces)
-    table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
-    return simulate(table, arrival_s, product_s(plan.grid, plan.workers, 1, t_gemm_s))
+    tile_s = product_s(plan.grid, plan.workers, 1, t_gemm_s)
+    last_s = 0.0
+    for tiles in schedule.deal(ordered, plan.workers):
+        now = 0.0
+        for m, _ in reversed(tiles):
+            left = max(0, sent - m * pieces // row_tiles)
+            now = max(now, left * t_comm_s / sent) + tile_s
+        last_s = max(last_s, now)
+    return last_s
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ one link; a chip receives at most `links` times that. None means that the source
 are those of the vendor's own (DGX, HGX).
 """
 
-import difflib
 from dataclasses import dataclass, field, replace
 
+from roofline.theory.arguments import nearest
 from roofline.theory.data import tables_of
 from roofline.theory.work import peak_dtype
 
@@ -61,10 +61,7 @@ def find(name: str) -> Chip:
         for chip in others:
             source += f"; there is the {chip.name} too"
         return replace(first, source=source)
-    longer = [plain for plain in chips if plain.startswith(wanted)]
-    near = longer or difflib.get_close_matches(wanted, chips, n=1)
-    hint = f"did you mean {chips[near[0]].name!r}? " if near else ""
-    raise ValueError(f"unknown chip {name!r}: {hint}known are {', '.join(CHIPS)}")
+    raise ValueError(f"unknown chip {name!r}: {nearest(wanted, chips)}known are {', '.join(CHIPS)}")
 
 
 def _plain(name: str) -> str:

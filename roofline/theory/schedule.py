@@ -128,27 +128,15 @@ def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     return [tiles[program::programs] for program in range(programs)]
 
 
-def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
-    """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
-    return _visits(grid, programs, [chunks])
-
-
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each chunk is multiplied with all tiles of the program before the next one: every tile is spilled `chunks - 1`
     times."""
-    return _visits(grid, programs, range(1, chunks + 1))
-
-
-def _visits(grid: Grid, programs: int, ends: Sequence[int]) -> Table:
-    """All tiles of a program are visited up to the chunk at each of `ends`, one end after the other."""
     table = []
     for tiles in deal(grid, programs):
         work_tiles = []
-        begin = 0
-        for end in ends:
+        for chunk in range(chunks):
             for m, n in tiles:
-                work_tiles.append(WorkTile(m, n, begin, end, resume=begin > 0, spill=end < ends[-1]))
-            begin = end
+                work_tiles.append(WorkTile(m, n, chunk, chunk + 1, resume=chunk > 0, spill=chunk < chunks - 1))
         table.append(tuple(work_tiles))
     return tuple(table)
 

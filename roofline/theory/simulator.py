@@ -1,12 +1,11 @@
-"""The time of an all-gather matmul that overlaps: a simulator that reads the tables of `schedule`, tile by tile.
+"""What overlapping hid; when chunks arrive, and how long a tile takes, by which `arms` simulates each schedule.
 
 Only arrivals and products take time: what contention, launches and accumulator traffic cost is measured elsewhere.
 """
 
-from collections.abc import Sequence
+import math
 
-from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Table
+from roofline.theory.schedule import Grid
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:
@@ -18,40 +17,26 @@ def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> flo
     return (t_gemm_s + t_comm_s - t_overlap_s) / min(t_gemm_s, t_comm_s)
 
 
-def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
-    """`[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
-    piece after piece, the own chunk at 0. All is here at `t_comm_s`, and the pieces before in equal intervals.
+def arrivals(chunks: int, t_comm_s: float, row_tiles: int, block_tiles: int = 0) -> list[tuple[float, ...]]:
+    """`[m][j]`: when row tile m has the chunk at position j, the own chunk at 0. The link moves row blocks of
+    `block_tiles` row tiles one after another, piece after piece, and has moved all at `t_comm_s`. The last block has
+    the rest; without `block_tiles` there is one.
 
-    >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2)
-    ((0.0, 1.0, 2.0), (0.0, 3.0, 4.0))
-
-    Raises ValueError for blocks that do not divide the row tiles.
-    """
-    if row_tiles % blocks:
-        raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
-    others = chunks - 1
-    here_s = []
-    for block in range(blocks):
-        of_block = [0.0]
-        for piece in range(block * others + 1, (block + 1) * others + 1):
-            of_block.append(piece * t_comm_s / (others * blocks))
-        here_s += [tuple(of_block)] * (row_tiles // blocks)
-    return tuple(here_s)
-
-
-def arrivals_of_blocks(chunks: int, t_comm_s: float, row_tiles: int, block_tiles: int) -> list[tuple[float, ...]]:
-    """As `arrivals`, of row blocks of `block_tiles` row tiles; the last block has the rest.
-
-    >>> arrivals_of_blocks(chunks=3, t_comm_s=6.0, row_tiles=3, block_tiles=2)
+    >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, block_tiles=1)
+    [(0.0, 1.0, 2.0), (0.0, 3.0, 4.0)]
+    >>> arrivals(chunks=3, t_comm_s=6.0, row_tiles=3, block_tiles=2)
     [(0.0, 2.0, 4.0), (0.0, 2.0, 4.0), (0.0, 5.0, 6.0)]
     """
-    row_s = t_comm_s / row_tiles / (chunks - 1)  # of one chunk
+    block_tiles = block_tiles or row_tiles
+    others = chunks - 1
+    unit = math.gcd(row_tiles, block_tiles)  # where blocks are equal, a piece: times are then the same to the bit
     here_s = []
     for first in range(0, row_tiles, block_tiles):
         rows = min(block_tiles, row_tiles - first)
         of_block = [0.0]
         for number in range(1, chunks):
-            of_block.append((first * (chunks - 1) + rows * number) * row_s)
+            moved = (first * others + rows * number) // unit
+            of_block.append(moved * t_comm_s / (row_tiles // unit * others))
         here_s += [tuple(of_block)] * rows
     return here_s
 
@@ -59,19 +44,3 @@ def arrivals_of_blocks(chunks: int, t_comm_s: float, row_tiles: int, block_tiles
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
     """The time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
     return t_gemm_s / (grid.waves(programs) * chunks)
-
-
-def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program of `table` ends, in seconds from the first transfer. Each runs its work tiles one after
-    another, and uses no chunk before it is here.
-
-    `arrival_s[m][j]`: when row tile m has the chunk at position j. `chunk_s`: the time of one tile with one chunk.
-    """
-    last_s = 0.0
-    for work_tiles in table:
-        now = 0.0
-        for tile in work_tiles:
-            loops = schedule.inner_loops(arrival_s[tile.m], tile.chunk_from, tile.chunk_to, now, chunk_s)
-            _, now = loops[-1]
-        last_s = max(last_s, now)
-    return last_s

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from roofline import operations
-from roofline.operations.base import load
+from roofline.operations.contenders import loaded
 from roofline.operations.options import options_of
 from roofline.theory import container
 from roofline.worker.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
@@ -37,12 +37,12 @@ def bind(device: str) -> None:
 def bring_runners(request: Request) -> None:
     """Give each operation of `request` the runner that it names."""
     for name, (of_runner, of_case) in request.runners.items():
-        module = sys.modules[load(of_case).__module__]
+        module = sys.modules[loaded(of_case).__module__]
         operation = operations.OPERATIONS.get(name)  # most register themselves as that is imported
         for value in vars(module).values():
             if isinstance(value, operations.Operation) and value.name == name:
                 operation = operation or value
-        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
+        operations.OPERATIONS[name] = replace(operation, runner=loaded(of_runner))
 
 
 def main(plug: int, file: int) -> None:

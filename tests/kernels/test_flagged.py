@@ -11,7 +11,7 @@ from kernels.contract import Signals
 from kernels.flagged import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
-from roofline.theory.simulator import arrivals_of_blocks
+from roofline.theory.simulator import arrivals
 
 CONFIG, GRID, RANKS = Config(128, 32, 64, 8, 2, subtile=2), Grid(4, 2), 4
 SPILLING = schedule.chunk_outer(GRID, 3, RANKS)
@@ -25,7 +25,7 @@ def any_machine(monkeypatch):
 
 
 def pieces_of(ranks: int, most_parts: int):
-    arrival_s = arrivals_of_blocks(ranks, 0.1, GRID.row_tiles, 2)
+    arrival_s = arrivals(ranks, 0.1, GRID.row_tiles, 2)
     pieces, _ = schedule.cut_last_waves(GRID, 3, arrival_s, 1.0, max(1, 1024 // ranks // CONFIG.block_k), most_parts)
     return pieces
 

@@ -42,7 +42,7 @@ def table(name: str, grid: Grid, ranks: int, steps: int) -> Table | list[list[Pi
         return schedule.chunk_outer(grid, PROGRAMS, ranks)
     if name == "spill_once":
         return tables.spill_once(grid, PROGRAMS, simulator.arrivals(ranks, 1.0, 1)[0], 0.1)
-    arrival_s = simulator.arrivals_of_blocks(ranks, 0.1, grid.row_tiles, 1 if name == "row_blocks" else grid.row_tiles)
+    arrival_s = simulator.arrivals(ranks, 0.1, grid.row_tiles, 1 if name == "row_blocks" else grid.row_tiles)
     parts = 1 if name == "whole" else min(8, ranks * steps)
     pieces, _ = schedule.cut_last_waves(grid, PROGRAMS, arrival_s, 0.1, steps, parts)
     return pieces

@@ -40,16 +40,25 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["acount"], "did you mean account?"),
-        (["account", "--fsdpp", "1"], "unrecognized arguments: --fsdpp 1; did you mean --fsdp?"),
-        (["report", "nowhere"], "nowhere is no run folder"),
-        (["compare", "a", "b", "c"], "of 3 runs, which are NEW?"),
-        (["compare", "a", "a", "--new", "b"], "a is given twice on one side"),
-        ([], "required: command"),
+        ("", "required: command"),
+        ("acount", "did you mean account?"),
+        ("report nowhere", "nowhere is no run folder"),
+        ("compare a", "there is no NEW"),
+        ("compare a b c", "of 3 runs, which are NEW?"),
+        ("compare a a --new b", "a is given twice on one side"),
+        ("account --fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
+        ("account --model xxk", "unknown model 'xxk': did you mean xxl?"),
+        ("account --chip h10", "did you mean h100sxm?"),
+        ("account --memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
+        ("account --tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
+        ("account --flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
+        ("account --case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
+        ("account --tp 9", "--tp 9 does not divide F = 53248: take a divisor of it"),
+        ("account --tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
-    assert expected in refused(*arguments)
+    assert expected in refused(*arguments.split())
 
 
 def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch, refused):

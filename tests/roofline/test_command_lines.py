@@ -33,7 +33,6 @@ def typed(zygote, environment):
         ((ALL, "--ffn-quick"), "31 cases on 12 shapes, about 55 s"),
         ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
         ((ALL, "-k", "test_attention"), "48 cases on 12 shapes, at least "),
-        ((ALL, "-k", "transformer_step", "--ffn-quick"), "8 cases on 4 shapes, at least "),
         ((CORES.way_out.rpartition(": ")[2],), "56 cases on 28 shapes"),  # gathers are left out
         ((MATMUL, *ODD), "28 cases on 14 shapes"),
         ((ALL, "-k", "test_matmul", *ODD), "31 cases on 15 shapes"),
@@ -57,7 +56,8 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
         (("--ffn-tp=3",), "--ffn-tp: tp=3 does not divide d_ff=3328 of xxl/16: choose a divisor of it"),
         ((ALL, *ODD), "--ffn-ranks: ranks=8 does not divide the 52 that weight_prefetch shards over them"),
-        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-24-3"), "leave out --ffn-quick"),
+        (("--ffn-quick", "--ffn-resume=results/reference/nvidia-h100-80gb-hbm3-2026-11-26-6"), "leave out --ffn-quick"),
+        (("--ffn-resume=results/reference/amd-epyc-2026-11-24-3",), "its options are of another version of the suite"),
     ],
 )
 def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):

@@ -2,15 +2,15 @@
 
 import ctypes
 import types
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from chosen_options import options
 from fake_devices import Gated
 
 from roofline.operations import gathering
-from roofline.operations.options import refuse_kind, resolve
+from roofline.operations.options import refuse_kind
 from roofline.worker import device_ranks, machine, ranks
 from roofline.worker.clocks import Call
 
@@ -103,18 +103,13 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
     assert clock.readings == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
 
 
-def options(device, **given):
-    values = {f"ffn_{name}": value for name, value in given.items()}
-    return resolve(values.get, device=device, timed=True, root=Path("/checkout"), world=2)
-
-
 def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run():
-    assert options("cpu").gather.wires == ("gloo",)
-    chosen = options("cuda")
+    assert options(world=2).gather.wires == ("gloo",)
+    chosen = options("cuda", world=2)
     assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
     assert "NCCL" in gathering.notes(chosen, ["one"])[0]
-    assert options("cuda", link_bandwidth="symmetric").gather.wires == ("symmetric",)
+    assert options("cuda", world=2, link_bandwidth="symmetric").gather.wires == ("symmetric",)
     with pytest.raises(ValueError, match="'nccl': between the ranks that torchrun started the wire is real, as gloo"):
-        options("cpu", link_bandwidth="nccl")
+        options(world=2, link_bandwidth="nccl")
     with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: it is of a run of one process"):
         refuse_kind(["wires_of"], timed=True, is_one_process=False)

@@ -14,7 +14,6 @@ from roofline.commands import doctor
 from roofline.commands.cli import main
 from roofline.worker import machine
 
-OK, LACKING = doctor.OK, doctor.LACKING
 H100 = types.SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,
     total_memory=80 * 2**30, uuid="00000000-1111-2222-3333-444444444444",
@@ -56,21 +55,10 @@ def returns(answer):
     return lambda *arguments, **more: answer
 
 
-def raises(error):
-    def call(*arguments, **more):
-        raise error
-
-    return call
-
-
-def card(major, minor):
-    return returns(types.SimpleNamespace(**vars(H100) | {"major": major, "minor": minor}))
-
-
 def test_whole_gpu_has_nothing_lacking(gpu, capsys):
-    findings = doctor.examine()
-    assert [finding.subject for finding in findings if finding.state == LACKING] == []
-    assert {"packages", "device", "compiler"} == {finding.subject for finding in findings}
+    assert [(finding.subject, finding.remedy) for finding in doctor.examine()] == [
+        ("packages", ()), ("device", ()), ("compiler", ()),
+    ]  # fmt: skip
     assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in find("device").text
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.endswith("the default run would be whole here\n")
@@ -87,7 +75,7 @@ def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu):
 
     gpu.setattr(torch.cuda, "is_available", is_available)
     finding = doctor.examine()[-1]
-    assert (finding.subject, finding.state) == ("device", LACKING)
+    assert (finding.subject, finding.remedy) == ("device", ("nothing is measured",))
     assert OLD_DRIVER in finding.text
     assert f"make bench TORCH_INDEX={machine.TORCH_INDEX}" in finding.text
     assert main(["doctor"]) == 1
@@ -101,36 +89,40 @@ BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 """github.com/pytorch/pytorch/issues/100691"""
 
 
+def test_a_gpu_that_others_have_is_told_with_its_way_out(gpu):
+    def ones(*sizes, device):
+        raise RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")
+
+    gpu.setattr(torch, "ones", ones)
+    finding = find("device")
+    assert BUSY in finding.text
+    assert "compute mode" in finding.remedy[1]
+
+
 @pytest.mark.parametrize(
-    ("module", "name", "answer", "about", "state", "says", "help"),
-    [
-        (torch, "ones", raises(RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")), "device",
-         LACKING, BUSY, "compute mode"),
-        (torch.cuda, "get_device_properties", card(10, 0), "device", OK, "left out", ""),
-        (torch.cuda, "get_device_properties", card(7, 5), "device", LACKING, "below capability 8.0", ""),
-    ],
-)  # fmt: skip
-def test_answers_of_torch(gpu, module, name, answer, about, state, says, help):
-    gpu.setattr(module, name, answer)
-    finding = find(about)
-    assert finding.state == state
+    ("major", "says", "is_lacking"), [(10, "left out, and its rows say so", False), (7, "below capability 8.0", True)]
+)
+def test_generation_of_a_card(gpu, major, says, is_lacking):
+    card = types.SimpleNamespace(**vars(H100) | {"major": major})
+    gpu.setattr(torch.cuda, "get_device_properties", returns(card))
+    finding = find("device")
+    assert bool(finding.remedy) == is_lacking
     assert says in finding.text
-    assert help in finding.way_out
 
 
 def test_interpreter_is_to_be_switched_off(gpu):
     gpu.setenv("TRITON_INTERPRET", "1")
-    assert find("device").state == LACKING
-    assert "TRITON_INTERPRET is set" in find("device").text
-    assert "unset it" in find("device").text
+    finding = find("device")
+    assert finding.remedy
+    assert "TRITON_INTERPRET is set" in finding.text
+    assert "unset it" in finding.text
 
 
 def test_compiler_without_headers(gpu, tmp_path):
     (tmp_path / "cc").write_text(NO_HEADERS)
     (tmp_path / "cc").chmod(0o755)
     gpu.setenv("CC", str(tmp_path / "cc"))
-    assert find("compiler").state == LACKING
-    assert "python3-dev" in find("compiler").way_out
+    assert "python3-dev" in find("compiler").remedy[1]
 
 
 def test_packages_that_are_missing_or_too_old(monkeypatch):
@@ -140,8 +132,8 @@ def test_packages_that_are_missing_or_too_old(monkeypatch):
         return "2.9.1" if name == "torch" else "99"
 
     monkeypatch.setattr(doctor.metadata, "version", version)
-    (finding,) = [finding for finding in doctor.examine() if finding.state == LACKING]
-    assert finding.subject == "packages"
+    finding = find("packages")
+    assert finding.remedy
     assert "torch 2.9.1, asked for is >=2.11" in finding.text
     assert "no pandas>=2.2" in finding.text
 

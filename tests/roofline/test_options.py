@@ -2,17 +2,27 @@
 
 import json
 import re
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from chosen_options import options
 
 import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
-from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, Options, add, code_of, resolve, resumed
+from roofline.operations.options import (
+    DEVICES,
+    FLAGS,
+    OPTIONS,
+    Options,
+    add,
+    as_values,
+    code_of,
+    resumed,
+)  # fmt: skip
 from roofline.pytest_plugin import selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
@@ -22,14 +32,9 @@ ROOT = Path(__file__).parents[2]
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
 
-def options(device="cpu", timed=True, **given):
-    values = {f"ffn_{name}": value for name, value in given.items()}
-    return resolve(values.get, device=device, timed=timed, root=Path("/checkout"))
-
-
 def resumed_from(chosen, without="", **given):
     """The options of a run that goes on with one of `chosen`, whose journal lacks those called `without`."""
-    saved = json.loads(json.dumps(asdict(chosen), default=str))
+    saved = json.loads(json.dumps(as_values(chosen)))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}
     return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
@@ -41,9 +46,8 @@ def gathered(chosen):
 
 def test_defaults_of_a_device():
     gpu, cpu = options("cuda"), options()
-    assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), ("bf16",))
-    assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
-    assert (gpu.tp, gpu.copier_programs, gpu.results) == ((1, 8), None, Path("/checkout/results/local"))
+    assert (gpu.model, gpu.dtypes, cpu.model, cpu.dtypes) == ("xxl", ("bf16",), "xxl/16", ("fp32",))
+    assert (gpu.tp, gpu.results) == ((1, 8), Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 36
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
 
@@ -75,17 +79,10 @@ def test_help_names_the_default_of_each_option():
     assert [name for name, text in texts.items() if "default: " not in text] == []
     for name, choices in {"layers": matmul.ALL_LAYERS, "dtype": ITEMSIZE, "device": DEVICES}.items():
         assert ", ".join(choices) in texts[FLAGS[name]]
-    for device in ("cuda", "cpu"):
-        assert ",".join(map(str, DEFAULTS["options"][device]["tokens"])) in texts["--ffn-tokens"]
+    for chosen in (options("cuda"), options()):
+        assert ",".join(map(str, chosen.tokens)) in texts["--ffn-tokens"]
+        assert f"default: {chosen.max_seconds:g}" in texts["--ffn-max-seconds"]
     assert "as 3%%: " in texts["--ffn-decide"]  # argparse fills in what follows a single %
-
-
-def test_help_has_the_value_of_each_plain_default():
-    texts, cpu, gpu = helps(), options(), options("cuda")
-    for name in {field.name for field in fields(Options)} & FLAGS.keys():
-        for value in (getattr(cpu, name), getattr(gpu, name)):
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                assert f"default: {value:g}" in texts[FLAGS[name]], name
 
 
 def test_each_option_is_read_behind_the_options():
@@ -146,8 +143,6 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     for sweep in (gathers, prefetches):
         assert sweep(resumed_from(chosen)) == sweep(chosen) != []
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
-    gpu = options("cuda", copier_programs="16")
-    assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
 
 
 @pytest.mark.parametrize(("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py")])
@@ -182,14 +177,10 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"tokens": "1,x"}, "--ffn-tokens: 'x' is not a whole number from 1 on"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
         ({"dtype": "fp9"}, "--ffn-dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
-        ({"dtype": "fp8_block"}, "--ffn-dtype fp8_block: it needs a Hopper GPU, and this run is on the CPU"),
         ({"dtype": "fp8"}, "--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
-        ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
         ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': it needs an NVIDIA GPU, which moves the bytes"),
-        ({"link_bandwidth": "ridgeengine"}, "--ffn-link-bandwidth 'ridgeengine': it needs an NVIDIA GPU, which"),
-        ({"link_bandwidth": "ridgecopier0"}, "'ridgecopier0' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],

@@ -63,6 +63,13 @@ def tree(tmp_path):
     return tree
 
 
+@pytest.fixture
+def packed(tree, tmp_path):
+    path = tmp_path / "pack.tar.xz"
+    assert pack.archive(tree, path) == path.stat().st_size
+    return path
+
+
 def test_what_no_hopper_needs_is_left_out(tree):
     assert {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()} - KEPT == {
         "cache/ENTRY/a_kernel.json",
@@ -78,11 +85,9 @@ def test_from_triton_3_9_on_a_hopper_needs_what_is_called_blackwells_assembler(t
     assert kept == {"nvdisasm", "ptxas-blackwell"}
 
 
-def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, tmp_path):
-    size = pack.archive(tree, tmp_path / "pack.tar.xz")
-    assert size == (tmp_path / "pack.tar.xz").stat().st_size
+def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, packed, tmp_path):
     place = tmp_path / "place"
-    environment = unpack.unpack(tmp_path / "pack.tar.xz", place)
+    environment = unpack.unpack(packed, place)
     inspected = str(place / "inspected.json")
     paths = {"PYTHONPATH": str(place), "TRITON_CACHE_DIR": str(place / "cache"), trial.INSPECTED: inspected}
     assert environment == paths
@@ -95,13 +100,11 @@ def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, tmp_p
     assert group == {"child_paths": {name: str(entry / name) for name in names}}
 
 
-@pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: packed[:-99] + b"?" + packed[-98:]])
-def test_what_is_cut_off_or_changed_on_its_way_is_refused(tree, tmp_path, damage):
-    path = tmp_path / "pack.tar.xz"
-    pack.archive(tree, path)
-    path.write_bytes(damage(path.read_bytes()))
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: whole[:-99] + b"?" + whole[-98:]])
+def test_what_is_cut_off_or_changed_on_its_way_is_refused(packed, tmp_path, damage):
+    packed.write_bytes(damage(packed.read_bytes()))
     with pytest.raises(ValueError, match=r"pack\.tar\.xz is not as it was packed: .*; carry it again"):
-        unpack.unpack(path, tmp_path / "place")
+        unpack.unpack(packed, tmp_path / "place")
 
 
 def test_too_many_bytes_are_refused_with_the_limit(tree, tmp_path, monkeypatch):
@@ -110,14 +113,13 @@ def test_too_many_bytes_are_refused_with_the_limit(tree, tmp_path, monkeypatch):
         pack.archive(tree, tmp_path / "pack.tar.xz")
 
 
-def test_a_folder_with_something_in_it_and_another_python_are_refused(tree, tmp_path):
-    pack.archive(tree, tmp_path / "pack.tar.xz")
+def test_a_folder_with_something_in_it_and_another_python_are_refused(tree, packed, tmp_path):
     with pytest.raises(ValueError, match="is not empty: name a folder of its own"):
-        unpack.unpack(tmp_path / "pack.tar.xz", tree)
+        unpack.unpack(packed, tree)
     (tree / "triton-9.9.9.dist-info/WHEEL").write_text("Tag: cp27-cp27mu-linux\n")
-    pack.archive(tree, tmp_path / "pack.tar.xz")
+    pack.archive(tree, packed)
     with pytest.raises(ValueError, match=rf"this Python is {TAG}, and triton-9\.9\.9\.dist-info is for another"):
-        unpack.unpack(tmp_path / "pack.tar.xz", tmp_path / "place")
+        unpack.unpack(packed, tmp_path / "place")
 
 
 def test_the_newest_triton_that_was_tried_is_packed_and_it_compiles_all_that_a_visit_takes():

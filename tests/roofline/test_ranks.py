@@ -190,7 +190,7 @@ def test_ranks_that_differ_are_refused_by_name(ranks, fault, message):
     [
         ("-n2", 0, "with pytest-xdist"),
         ("--ffn-resume=nowhere", 0, "nowhere is no run folder"),
-        ("--ffn-ranks=3", 0, "--ffn-ranks 3: torchrun started 2"),
+        ("--ffn-ranks=3", 0, "--ffn-ranks under torchrun: it is of a run of one process; leave it out"),
         ("--ffn-seed=1", 1, "torchrun --max-restarts 1: a run begins once"),
     ],
 )

@@ -4,10 +4,10 @@ import dataclasses
 import weakref
 
 import pytest
+from chosen_options import options
 from fake_clock import FakeClock
 
 from roofline import operations
-from roofline.operations.options import Options
 from roofline.worker import worker
 from roofline.worker.messages import Done
 from roofline.worker.prepared import Entrant, PreparedCase
@@ -39,17 +39,7 @@ def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, pas
 
     operation = dataclasses.replace(operations.OPERATIONS["matmul"], runner=Keeper)
     monkeypatch.setitem(operations.OPERATIONS, "matmul", operation)
-    options = Options(
-        device="cpu",
-        timed=True,
-        model="100x300",
-        layers=("up",),
-        tokens=(16,),
-        tp=(1,),
-        dtypes=("fp32",),
-        max_seconds=1.0,
-    )
-    runners, messages = operations.Runners(options), []
+    runners, messages = operations.Runners(options(model="100,300", max_seconds="1")), []
     runners.of(operation)
     cases = {shape: ["torch"] for shape in SHAPES}
     asked = worker.Request(kind, {}, cases, passes=dict.fromkeys(SHAPES, passes))

@@ -1,7 +1,5 @@
-"""Chunks arrive once each in the order of their topology, every tile meets every chunk once, and the simulator of that
-agrees with figures worked out elsewhere, and with a clock that advances one product at a time."""
-
-import random
+"""Every tile meets every chunk once. When arms end agrees with figures worked out elsewhere, and with a clock that
+advances one product at a time."""
 
 import pytest
 from hypothesis import given
@@ -10,8 +8,8 @@ from hypothesis import strategies as st
 from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
-from roofline.theory.schedule import Grid, arrival_order, row_block_end_s
-from roofline.theory.simulator import arrivals, arrivals_of_blocks, hidden_fraction, product_s, simulate
+from roofline.theory.schedule import Grid, row_block_end_s
+from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -20,21 +18,6 @@ TWO_DIGITS = 0.0051
 """The known answers are rounded to two digits, some of them half way."""
 
 times = st.floats(0.01, 100)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 17])
-def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
-    for i in range(ranks):
-        assert arrival_order("ring", ranks, i) == tuple((i - s) % ranks for s in range(ranks))
-        assert arrival_order("direct", ranks, i) == tuple((i + s) % ranks for s in range(ranks))
-
-
-def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
-    # Program 0 is held by row tile 0 until 6; program 1 takes the rest, which is all here.
-    arrival_s = [(0, 5), (0, 0), (0, 0), (0, 0)]
-    pieces, end_s = schedule.cut_last_waves(Grid(4, 1), 2, arrival_s, chunk_s=1.0, chunk_steps=1, most_parts=1)
-    assert [[piece.m for piece in of_program] for of_program in pieces] == [[0], [1, 2, 3]]
-    assert end_s == row_block_end_s(Grid(4, 1), 2, arrival_s, 1.0) == 6
 
 
 def test_tiles_of_the_last_wave_are_cut_so_that_programs_end_together():
@@ -49,29 +32,24 @@ def test_tiles_of_the_last_wave_are_cut_so_that_programs_end_together():
     ]
 
 
-def ends_of(pieces, arrival_s, step_s: float, chunk_steps: int) -> dict[tuple, float]:
-    """When each piece ends, one step after another; the last one of a tile when those of others have ended, too. A
-    program that would wait for ever raises ValueError."""
-    ends_s: dict[tuple, float] = {}
-    left, now_s = [list(of_program) for of_program in pieces], [0.0] * len(pieces)
-    while any(left):
-        able = []
-        for program, of_program in enumerate(left):
-            if of_program:
-                piece = of_program[0]
-                slots = range(piece.slot, piece.slot + piece.peers)
-                if all(("slot", slot) in ends_s for slot in slots):
-                    able.append(program)
-        program = min(able)
-        piece = left[program].pop(0)
-        for step in range(piece.first, piece.last):
-            now_s[program] = max(now_s[program], arrival_s[piece.m][step // chunk_steps]) + step_s
-        for slot in range(piece.slot, piece.slot + piece.peers):
-            now_s[program] = max(now_s[program], ends_s["slot", slot])
-        ends_s[piece[:4]] = now_s[program]
-        if piece.last < chunk_steps * len(arrival_s[0]):
-            ends_s["slot", piece.slot] = now_s[program]
-    return ends_s
+def end_s_of_pieces(pieces, arrival_s, step_s: float, chunk_steps: int) -> float:
+    """When the last program ends, each of which takes one step after another. Pieces that add the sums of others come
+    behind those that leave them, in each program, so that none waits for ever."""
+    steps = chunk_steps * len(arrival_s[0])
+    now_s = [0.0] * len(pieces)
+    slots_s: dict[int, float] = {}
+    for adds in (False, True):
+        for program, of_program in enumerate(pieces):
+            for piece in of_program:
+                if (piece.peers > 0) != adds:
+                    continue
+                for step in range(piece.first, piece.last):
+                    now_s[program] = max(now_s[program], arrival_s[piece.m][step // chunk_steps]) + step_s
+                for slot in range(piece.slot, piece.slot + piece.peers):
+                    now_s[program] = max(now_s[program], slots_s[slot])
+                if piece.last < steps:
+                    slots_s[piece.slot] = now_s[program]
+    return max(now_s)
 
 
 @given(
@@ -80,7 +58,7 @@ def ends_of(pieces, arrival_s, step_s: float, chunk_steps: int) -> dict[tuple, f
 )  # fmt: skip
 def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chunks, chunk_steps, block_tiles, comm_s):
     grid, steps = Grid(*sizes), chunks * chunk_steps
-    arrival_s = arrivals_of_blocks(chunks, comm_s, grid.row_tiles, min(block_tiles, grid.row_tiles))
+    arrival_s = arrivals(chunks, comm_s, grid.row_tiles, min(block_tiles, grid.row_tiles))
     chunk_s = programs / (len(grid.tiles) * chunks)
     pieces, end_s = schedule.cut_last_waves(grid, programs, arrival_s, chunk_s, chunk_steps, min(8, steps))
     by_tile = {tile: [] for tile in grid.tiles}
@@ -94,19 +72,23 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
         assert [piece.slot for piece in others] == list(range(last.slot, last.slot + last.peers))
         taken += [piece.slot for piece in others]
     assert len({*taken}) == len(taken)
-    assert max(ends_of(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps).values()) == pytest.approx(end_s)
+    for of_program in pieces:
+        adds = [piece.peers > 0 for piece in of_program]
+        assert adds == sorted(adds)
+    assert end_s_of_pieces(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps) == pytest.approx(end_s)
     whole_s = row_block_end_s(grid, programs, arrival_s, chunk_s)
     assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("blocks", [1, 8, 32])
 @pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
-def test_row_block_of_whole_tiles_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
+def test_row_block_of_whole_tiles_ends_when_its_table_does(blocks, comm_s):
     grid = SHAPES[2560]
-    arrival_s, chunk_s = arrivals(RANKS, comm_s, grid.row_tiles, blocks), product_s(grid, SMS, RANKS, 1.0)
+    arrival_s = arrivals(RANKS, comm_s, grid.row_tiles, grid.row_tiles // blocks)
+    chunk_s = product_s(grid, SMS, RANKS, 1.0)
     pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
     table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
-    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == simulate(table, arrival_s, chunk_s)  # to the bit
+    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == pytest.approx(end_s_of(table, arrival_s, chunk_s))
 
 
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
@@ -115,10 +97,22 @@ def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_com
     chunk_s = product_s(grid, 1, RANKS, gemm_over_comm)
     arrival_s = arrivals(RANKS, 1.0, grid.row_tiles)
     table = tables.spill_once(grid, 1, arrival_s[0], chunk_s)
-    end_s = simulate(table, arrival_s, chunk_s)
+    end_s = end_s_of(table, arrival_s, chunk_s)
     assert hidden_fraction(gemm_over_comm, 1.0, end_s) == pytest.approx(hidden)
     assert tables.spills(table) / 6 == pytest.approx(spills_per_tile, abs=0.051)
     assert tables.spills(schedule.chunk_outer(grid, 1, RANKS)) == 6 * (RANKS - 1)
+
+
+def end_s_of(table: schedule.Table, arrival_s, chunk_s: float) -> float:
+    """When the last program ends, each of which takes one chunk after another."""
+    last_s = 0.0
+    for work_tiles in table:
+        now_s = 0.0
+        for work_tile in work_tiles:
+            for chunk in range(work_tile.chunk_from, work_tile.chunk_to):
+                now_s = max(now_s, arrival_s[work_tile.m][chunk]) + chunk_s
+        last_s = max(last_s, now_s)
+    return last_s
 
 
 def check(table: schedule.Table, grid: Grid, chunks: int) -> None:
@@ -137,40 +131,14 @@ def check(table: schedule.Table, grid: Grid, chunks: int) -> None:
     assert set(done.values()) == {chunks}
 
 
-@st.composite
-def made_tables(draw):
-    """Draw a grid, a table for it by expected arrivals, other arrivals to simulate it on, and a chunk's time."""
-    grid = Grid(*(draw(st.integers(1, most)) for most in (6, 4, 4)))
-    chunks, programs, chunk_s = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.floats(0.01, 3))
-    row = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
-    name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once"))), draw(row)
-    by = {"spill_once": (expected_s, chunk_s)}
-    table = getattr(tables if name == "spill_once" else schedule, name)(grid, programs, *by.get(name, (chunks,)))
-    table = table[0] if name == "row_block" else table
-    return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
-
-
-@given(made_tables())
-def test_every_table_fits_and_takes_as_long_as_one_chunk_after_another(made):
-    grid, table, arrival_s, chunk_s = made
-    check(table, grid, len(arrival_s[0]))
-    # Without losses a program is as fast as one that takes chunk after chunk.
-    ends_s = [0.0] * len(table)
-    for program, m, chunk in ((p, v.m, c) for p, vs in enumerate(table) for v in vs for c in range(*v[2:4])):
-        ends_s[program] = max(ends_s[program], arrival_s[m][chunk]) + chunk_s
-    assert simulate(table, arrival_s, chunk_s) == pytest.approx(max(ends_s))
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=8).map(sorted), st.floats(0, 10), st.floats(0.01, 3))
-def test_no_chunk_is_used_before_it_is_here(arrival_s, start_s, chunk_s):
-    done, free_s = 0, start_s
-    for chunk_to, end_s in schedule.inner_loops(arrival_s, 0, len(arrival_s), start_s, chunk_s):
-        begins_s = end_s - (chunk_to - done) * chunk_s
-        assert chunk_to > done
-        assert begins_s == pytest.approx(max(free_s, arrival_s[done]))
-        assert max(arrival_s[done:chunk_to]) <= max(free_s, arrival_s[done])
-        done, free_s = chunk_to, end_s
-    assert done == len(arrival_s)
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4)), st.integers(1, 8),
+    st.lists(st.floats(0, 10), min_size=1, max_size=8).map(sorted), st.floats(0.01, 3),
+)  # fmt: skip
+def test_tables_have_each_tile_with_each_chunk_once(sizes, programs, arrival_s, chunk_s):
+    grid, chunks = Grid(*sizes), len(arrival_s)
+    check(schedule.chunk_outer(grid, programs, chunks), grid, chunks)
+    check(tables.spill_once(grid, programs, arrival_s, chunk_s), grid, chunks)
 
 
 @pytest.mark.parametrize(
@@ -249,21 +217,12 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     assert cut.ideal_s(0.1, t_comm_s) == pytest.approx(cut.end_s(0.1, t_comm_s), rel=2e-3)
 
 
-def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
-    draw = random.Random(60)
-    for _ in range(200):
-        grid = Grid(draw.randint(1, 20), draw.randint(1, 12))
-        programs, ranks = draw.randint(1, 40), draw.randint(2, 9)
-        t_gemm_s, t_comm_s = draw.uniform(1e-4, 1), draw.uniform(1e-4, 1)
-        arrival_s = arrivals(ranks, t_comm_s, grid.row_tiles)
-        table = schedule.chunk_outer(grid, programs, ranks)
-        simulated_s = simulate(table, arrival_s, product_s(grid, programs, ranks, t_gemm_s))
-        assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(t_gemm_s, t_comm_s) == simulated_s
-
-
-def test_blocks_that_do_not_divide_the_row_tiles_are_refused():
-    with pytest.raises(ValueError, match="blocks=3 does not divide"):
-        OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).end_s(1.0, 1.0)
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
+def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs, ranks, gemm, comm):
+    grid = Grid(rows, columns)
+    table = schedule.chunk_outer(grid, programs, ranks)
+    end_s = end_s_of(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
+    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
 
 
 def test_no_two_arms_look_alike():

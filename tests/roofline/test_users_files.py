@@ -85,7 +85,7 @@ def test_a_class_is_found_by_its_file_where_no_import_finds_it(folder, module, t
     spec.loader.exec_module(loaded)
     place = base.place_of(loaded.Mine)
     assert place == ("plain.mine:Mine" if folder == "plain" else f"{file}::Mine")
-    assert base.load(place).__name__ == "Mine"
+    assert contenders.loaded(place).__name__ == "Mine"
 
 
 def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_path):

@@ -50,6 +50,11 @@ def measures(then: str = WHOLE) -> str:
     return python(f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
 
 
+def measured(then: str = WHOLE, name: str = "one", limit: int = 9) -> Step:
+    """A step of the archive `first` whose run is whole, or does something else `then`."""
+    return Step(name, 1, limit, measures(then), selects=f"test_{name}", archive="first")
+
+
 def exits(code: int) -> str:
     return python(f"raise SystemExit({code})")
 
@@ -228,14 +233,6 @@ def test_what_needs_a_newer_triton_says_so_and_is_no_failure(stand, monkeypatch,
     assert not any(made.codes.values())
 
 
-def test_under_another_triton_nothing_is_gone_on_with_and_it_says_so_before_it_begins(stand, monkeypatch):
-    stand(8)
-    monkeypatch.setattr(visit, "triton_version", lambda: "3.7.1")
-    message = r"visits under Triton 3\.9\.0, and this is 3\.7\.1: choose another OUT, or bring that Triton"
-    with pytest.raises(ValueError, match=message):
-        stand(8)
-
-
 def test_where_no_kernel_runs_nothing_is_measured_and_without_torch_compile_what_needs_it_is_left_out(stand, capsys):
     assert stand(8, codes={"kernel": 1}).begun == ["doctor", "kernel"]
     assert "matmuls: not begun, kernel ended with exit code 1" in capsys.readouterr().out
@@ -257,20 +254,19 @@ def test_the_whole_list_has_no_limit(stand):
 def test_runs_with_other_options_are_no_one_run(make):
     """Though nothing is left to do between them."""
     run = {"command": measures(), "archive": "again"}
-    steps = Step("one", 1, 9, selects="test_one", options="", **run), Step("two", 1, 9, selects="test_two", **run)
-    made = make(*steps)
-    assert {folder.parent.name for step in steps for folder in made.runs_of(step.name)} == {"one", "two"}
+    made = make(Step("one", 1, 9, selects="test_one", options="", **run), Step("two", 1, 9, selects="test_two", **run))
+    assert {folder.parent.name for name in made.codes for folder in made.runs_of(name)} == {"one", "two"}
 
 
 def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make, tmp_path, capsys):
     made = make(
         Step("doctor", 1, 9, exits(3)),
-        Step("one", 1, 9, measures(), selects="test_one", archive="first"),
-        Step("two", 1, 9, measures(), selects="test_two", archive="first"),
+        measured(),
+        measured(name="two"),
         Step("links", 1, 9, exits(1)),
         Step("scatters", 1, 9, measures(), selects="test_three", archive="second", needs="links"),
         Step("gone", 1, 9, "no-such-tool"),
-        Step("last", 1, 9, exits(0)),
+        Step("last", 1, 9, python("import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", "logs")),
     )
     assert made.codes == {"doctor": 3, "one": 0, "two": 0, "links": 1, "gone": visit.NOT_FOUND, "last": 0}
     held = held_by(tmp_path / "out")
@@ -281,6 +277,7 @@ def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make,
     assert "'-k', '(test_one) or (test_two)'" in words
     assert "--ffn-no-report" in words
     assert "scatters: not begun, links ended with exit code 1" in capsys.readouterr().out
+    assert "logs/a.json" in held["logs.tgz"]
     assert "no-such-tool" in text_of(tmp_path / "out", "logs.tgz", "logs/gone.log")
     assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 6
 
@@ -292,11 +289,11 @@ def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
 
 
 def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, capsys):
-    hangs = Step("one", 1, 6, measures(HANGS), selects="test_one", archive="first")
+    hangs = measured(HANGS, limit=6)
     made = make(hangs, Step("two", 1, 9, exits(0)))
     assert made.codes == {"one": None, "two": 0}
     assert "one: cut off at 6 s" in capsys.readouterr().out
-    made = make(Step("one", 1, 9, measures(), selects="test_one", archive="first"))
+    made = make(measured())
     assert made.codes == {"one": 0, "two": 0}
     name = "first/one/20260101T000000Z-h100/samples.jsonl"
     kinds = [json.loads(line)["kind"] for line in text_of(tmp_path / "out", "first.tgz", name).splitlines()]
@@ -304,7 +301,7 @@ def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, 
 
 
 def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, capsys):
-    step = Step("one", 1, 6, measures(f"{WHOLE}\n{HANGS}"), selects="test_one", archive="first")
+    step = measured(f"{WHOLE}\n{HANGS}", limit=6)
     made = make(step)
     assert made.codes == {"one": None}
     assert "one: cut off at 6 s" in capsys.readouterr().out
@@ -312,9 +309,9 @@ def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, caps
 
 
 def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(make, tmp_path):
-    make(Step("one", 1, 6, measures(HANGS), selects="test_one", archive="first"))
+    make(measured(HANGS, limit=6))
     refuses = f"resumes and sys.exit(2)\n{WHOLE}"
-    made = make(Step("one", 1, 9, measures(refuses), selects="test_one", archive="first"))
+    made = make(measured(refuses))
     assert made.codes == {"one": 0}
     runs = {Path(name).parts[1] for name in held_by(tmp_path / "out")["first.tgz"]}
     assert runs == {"one", "refused-one"}
@@ -327,10 +324,12 @@ with (pathlib.Path(sys.argv[-1]) / "samples.jsonl").open("a") as journal:
 """
 
 
-def test_counting_adds_to_the_run_of_another_step(make, tmp_path):
-    run = Step("matmuls", 1, 9, measures(), selects="test_one", archive="first")
-    made = make(run, Step("counters", 1, 9, python(COUNTS), archive="first", counts="matmuls"))
-    assert made.codes == {"matmuls": 0, "counters": 0}
+def test_counting_adds_to_the_run_of_another_step_once_that_is_there(make, tmp_path, capsys):
+    run = measured(name="matmuls")
+    counters = Step("counters", 1, 9, python(COUNTS), archive="first", counts="matmuls")
+    assert make(counters).codes == {}
+    assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
+    assert make(run, counters).codes == {"matmuls": 0, "counters": 0}
     (name,) = held_by(tmp_path / "out")["first.tgz"]
     assert "counted" in text_of(tmp_path / "out", "first.tgz", name).splitlines()[-1]
 
@@ -357,25 +356,26 @@ def is_gone(pid: str) -> bool:
     return not status.exists() or "zombie" in status.read_text()
 
 
-def test_a_visit_is_over_in_time_though_steps_hang(make, monkeypatch):
-    monkeypatch.setattr(visit, "CLOSE_S", 2)
-    began = time.monotonic()
-    steps = [Step(f"hangs-{number}", 1, 600, python(HANGS)) for number in range(2)]
-    make(*steps, Step("must", 1, 1, exits(0), must=True), seconds=8)
-    assert time.monotonic() - began < 8.5
-
-
 def test_what_is_never_left_out_keeps_its_time(make):
-    """The step before it hangs, and may have all but that."""
+    """The step before it hangs, and may have all but that; the visit is over in time."""
+    began = time.monotonic()
     hangs = Step("hangs", 1, 600, python(HANGS))
     made = make(hangs, Step("must", 5, 6, exits(0), must=True), seconds=10)
     assert made.codes == {"hangs": None, "must": 0}
+    assert time.monotonic() - began < 10.5
 
 
-def test_another_card_is_refused(make, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        ("smi", "H200", "visits to H100, and this is H200: choose another OUT"),
+        ("triton_version", "3.7.1", r"visits under Triton 3\.9\.0, and this is 3\.7\.1: choose another OUT, or bring"),
+    ],
+)
+def test_another_card_or_triton_is_refused(make, monkeypatch, name, other, message):
     make(Step("one", 1, 9, exits(0)))
-    monkeypatch.setattr(visit, "smi", lambda query: "H200")
-    with pytest.raises(ValueError, match="visits to H100, and this is H200: choose another OUT"):
+    monkeypatch.setattr(visit, name, lambda *query: other)
+    with pytest.raises(ValueError, match=message):
         make(Step("one", 1, 9, exits(0)))
 
 
@@ -391,18 +391,6 @@ def test_an_archive_that_is_damaged_is_named(make, tmp_path):
     (tmp_path / "out" / "first.tgz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"first\.tgz cannot be unpacked"):
         make(Step("one", 1, 9, exits(0)))
-
-
-def test_nothing_is_counted_of_a_run_that_is_not_there(make, tmp_path, capsys):
-    make(Step("matmuls", 1, 9, measures(), selects="test_one", archive="first"))
-    (tmp_path / "out" / "first.tgz").unlink()
-    make(Step("counters", 1, 9, measures(), archive="first", counts="matmuls"))
-    assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
-
-
-def test_files_that_a_step_leaves_beside_the_logs_come_home(make, tmp_path):
-    make(Step("trial", 1, 9, python("import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", "logs")))
-    assert "logs/a.json" in held_by(tmp_path / "out")["logs.tgz"]
 
 
 HELD_UP = """
@@ -424,26 +412,23 @@ def held_up(steps: list[dict], folder: Path, archive: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("killed", range(3))
-def test_killed_in_any_step_all_archives_before_it_are_whole(make, tmp_path, killed):
-    """Each step waits where it is the one to be killed in, until a file is there."""
-    waits = "\nwhile not pathlib.Path({path!r}).exists(): time.sleep(0.05)\n"
-    steps = []
-    for number in range(3):
-        then = f"(run / 'begun').write_text('')\n{waits.format(path=str(tmp_path / 'go'))}" if number == killed else ""
-        about = {"name": f"step{number}", "seconds": 1, "limit": 60, "command": measures(then + WHOLE)}
-        steps.append(about | {"selects": f"test_{number}", "archive": f"archive{number}"})
-    process = held_up(steps, tmp_path, f"archive{killed}")
+def test_killed_in_a_step_the_archives_before_it_are_whole(make, tmp_path):
+    """The step waits to be killed in, until a file is there."""
+    waits = f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.05)\n"
+    first = {"name": "first", "seconds": 1, "limit": 60, "selects": "test_one", "archive": "before"}
+    second = {"name": "second", "seconds": 1, "limit": 60, "selects": "test_two", "archive": "killed"}
+    first["command"] = measures()
+    second["command"] = measures(f"(run / 'begun').write_text('')\n{waits}{WHOLE}")
+    process = held_up([first, second], tmp_path, "killed")
     process.kill()
     process.wait()
     (tmp_path / "go").write_text("")  # who was waiting ends
-    before = [f"archive{number}.tgz" for number in range(killed)]
     held = held_by(tmp_path / "out")
-    assert sorted(name for name in held if name.startswith("archive")) == before
-    assert all(len(held[name]) == 1 for name in before)
-    made = make(*(Step(**about) for about in steps))
-    assert made.codes == {f"step{number}": 0 for number in range(3)}
-    assert made.tried == {f"step{number}" for number in range(killed, 3)}
+    assert len(held["before.tgz"]) == 1
+    assert "killed.tgz" not in held
+    made = make(Step(**first), Step(**second))
+    assert made.codes == {"first": 0, "second": 0}
+    assert made.tried == {"second"}
 
 
 def until(holds, within_s=30.0):

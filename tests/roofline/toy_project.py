@@ -23,14 +23,6 @@ class Double(operations.Case):
         return Work(flop=1000 * self.rows, device_bytes=8000 * self.rows)
 
 
-class DoublePlanner(operations.Planner):
-    def choices(self):
-        return ["add", "mul"]
-
-    def names(self, case):
-        return self.options.contenders or self.choices()
-
-
 class DoubleRunner(Runner):
     def clock(self):
         return FakeClock()
@@ -51,7 +43,7 @@ DOUBLE = operations.Operation(
     case=Double,
     analysis="throughput",
     sweep=lambda options: [Double(rows, dtype) for dtype in options.dtypes for rows in options.tokens],
-    planner=DoublePlanner,
+    contenders=(operations.Contender("add", float), operations.Contender("mul", float)),
     runner=DoubleRunner,
     example="double-r100-fp32-mul",
 )

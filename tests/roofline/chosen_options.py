@@ -1,0 +1,11 @@
+"""The options of a run, as a command line chooses them."""
+
+from pathlib import Path
+
+from roofline.operations.options import Options, resolve
+
+
+def options(device="cpu", *, timed=True, world=1, **given) -> Options:
+    """The options of a run in /checkout that is given `--ffn-NAME value` for each of `given`."""
+    values = {f"ffn_{name}": value for name, value in given.items()}
+    return resolve(values.get, device=device, timed=timed, root=Path("/checkout"), world=world)
