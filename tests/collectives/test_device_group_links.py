@@ -167,6 +167,5 @@ def serial_alone(rank, count, path, kind):
         (what_is_computed, "nccl"),
     ],
 )
-def test_links_of_gpus(of_a_rank, kind, count, tmp_path, printed_elsewhere):
-    about = f"t.{of_a_rank.__name__}, {count}, {str(tmp_path / 'store')!r}, {kind!r}"
-    printed_elsewhere(f"import test_device_group_links as t; t.test_group_links.run({about}); print(0)")
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path, elsewhere):
+    elsewhere(test_group_links.run, of_a_rank, count, tmp_path / "store", kind)

@@ -158,8 +158,8 @@ def main() -> dict:
 
 
 @pytest.fixture(scope="module")
-def outcome(printed_elsewhere):
-    return printed_elsewhere("import json, test_engines; print(json.dumps(test_engines.main()))")
+def outcome(elsewhere):
+    return elsewhere(main)
 
 
 def test_each_slice_is_one_pitched_copy_behind_its_wait_and_each_transfer_has_a_flag(outcome):

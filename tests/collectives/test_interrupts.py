@@ -71,9 +71,9 @@ def main() -> dict:
     return outcomes
 
 
-def test_arm_that_is_stopped_leaves_no_stream_waiting(printed_elsewhere):
+def test_arm_that_is_stopped_leaves_no_stream_waiting(elsewhere):
     """On the stand-in for an H100, in a process beside this one, which may be interpreting."""
-    outcomes = printed_elsewhere("import json, test_interrupts; print(json.dumps(test_interrupts.main()))")
+    outcomes = elsewhere(main)
     assert {name: problems for name, (_, problems) in outcomes.items() if problems} == {}
     assert min(launches for launches, _ in outcomes.values()) > 5
 

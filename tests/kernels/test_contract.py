@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
+import without_triton
 
 import kernels
 from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, ring, tiled, vendor, warpgroup
@@ -240,24 +241,11 @@ def test_matmul_picks(where, rows, able, picked, monkeypatch):
     assert kernels.matmul(x, None) == picked
 
 
-ABSENT = """
-import json, sys
-sys.modules[{!r}] = None
-import torch, kernels
-from roofline.operations.contenders import reason
-from kernels.registry import CONTENDERS
-x = torch.ones(8, 8)
-assert CONTENDERS["torch"].load()(x, x, torch.empty(8, 8))[0, 0] == 8
-whys = {{name: CONTENDERS[name].why_not(x, x) for name in ("tiled", "persistent", "warpgroup")}}
-print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
-"""
-
-
-def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing(printed_elsewhere):
-    for message in printed_elsewhere(ABSENT.format("triton")).values():
+def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing(elsewhere):
+    for message in elsewhere(without_triton.reasons, "triton").values():
         assert "needs Triton 3.7 to 3.9: " in message
         assert message.endswith("; install it (on Linux) or take the contender 'torch' or 'cublas'")
-    without_gluon = printed_elsewhere(ABSENT.format("triton.experimental.gluon.language.nvidia.hopper"))
+    without_gluon = elsewhere(without_triton.reasons, "triton.experimental.gluon.language.nvidia.hopper")
     assert without_gluon["warpgroup"].startswith("kernels.warpgroup:matmul needs Triton 3.7 to 3.9")
     assert without_gluon["persistent"].startswith("x is on cpu")
 

@@ -25,8 +25,8 @@ def small_profiles() -> dict:
 
 
 @pytest.fixture(scope="module")
-def profiles(printed_elsewhere):
-    return printed_elsewhere("import json, test_loops as t; print(json.dumps(t.small_profiles()))")
+def profiles(elsewhere):
+    return elsewhere(small_profiles)
 
 
 def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):

@@ -51,7 +51,7 @@ def picked(names: list[str], seed: int) -> list[cases.Case]:
     return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 
-def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
+def failures(names: tuple[str, ...], seed: int) -> dict[str, str | list[str]]:
     """Return what is wrong by case that is run, and by kernel beside a matmul: called where Triton compiles. With a
     newer Triton than the pinned one also by configuration of the tables, whose promises have no other test there."""
     torch.set_num_threads(1)
@@ -89,10 +89,9 @@ def crowding(kernel: CompiledKernel) -> str:
 
 
 @pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS, OTHERS], ids=lambda names: names[0])
-def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, printed_elsewhere):
-    code = f"import json, test_shipped; print(json.dumps(test_shipped.failures({[*names]}, {commit_seed})))"
+def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, elsewhere):
     again = f"python -m tests.hopper {' '.join(names)} --seeds 1 --seed {commit_seed}"
-    assert printed_elsewhere(code) == {}, f"to see it again: {again}"
+    assert elsewhere(failures, names, commit_seed) == {}, f"to see it again: {again}"
 
 
 def lines_without_a_case() -> dict[str, list[int]]:
@@ -117,9 +116,9 @@ def lines_without_a_case() -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_each_line_of_a_kernel_is_executed(printed_elsewhere):
+def test_each_line_of_a_kernel_is_executed(elsewhere):
     """By `python -m tests.hopper --lines` one sees which are not."""
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.lines_without_a_case()))") == {}
+    assert elsewhere(lines_without_a_case) == {}
 
 
 def ways_of(launch: KernelLaunch) -> dict[str, bool]:
@@ -160,8 +159,8 @@ def ways_without_a_case() -> list[str]:
     return [key for key, is_there in reached.items() if not is_there]
 
 
-def test_cases_have_what_kernels_depend_on(printed_elsewhere):
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.ways_without_a_case()))") == []
+def test_cases_have_what_kernels_depend_on(elsewhere):
+    assert elsewhere(ways_without_a_case) == []
 
 
 def not_inspected() -> list[str]:
@@ -192,9 +191,9 @@ def not_inspected() -> list[str]:
     ]
 
 
-def test_the_machine_executes_the_binaries_that_are_inspected(printed_elsewhere):
+def test_the_machine_executes_the_binaries_that_are_inspected(elsewhere):
     """Of what waits in bf16 alone."""
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.not_inspected()))") == []
+    assert elsewhere(not_inspected) == []
 
 
 @pytest.mark.slow
