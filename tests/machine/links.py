@@ -328,6 +328,7 @@ def cases() -> list[Case]:
         listed += [arm(name, "fp16", engine, 1e9, times=2, **more) for engine in (0, None)]
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
+    listed += [layer("layer_launches", "bf16", programs=None)]
     for programs in (1, 0, None):
         listed += [layer(name, "fp16", programs=programs, **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
