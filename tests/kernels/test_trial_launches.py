@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import triton
 
 from kernels.experiments import trial_launches
@@ -26,6 +27,7 @@ def inspected(folder: str) -> list:
     return [launch.grid[0], launch.args["SHARED"], hits[:1], findings[0].problems, wrong.problems]
 
 
+@pytest.mark.slow
 def test_a_launch_is_that_of_all_sms_of_the_chip(tmp_path, elsewhere):
     programs, shared, hits, problems, wrong = elsewhere(inspected, str(tmp_path))
     assert (programs, shared) == (130, True)  # five gangs of 26

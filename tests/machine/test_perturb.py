@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import cases
 import perturb
+import pytest
 
 from kernels.machine import launcher
 
@@ -57,6 +58,7 @@ def of_kernel() -> list:
     return said
 
 
+@pytest.mark.slow
 def test_a_right_kernel_stays_exact_with_delays(elsewhere):
     delayed, plain = elsewhere(of_kernel)
     assert delayed[0] == plain[0] == ""
