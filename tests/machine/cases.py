@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from kernels import hopper, workspace
-from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, empty_scales, result_dtype
+from kernels.contract import FP8, Kernel, Scales, empty_out, empty_scales, result_dtype
 from kernels.fp8 import scale_rows, scales_of_rows
 from kernels.gated import gated as gated_matmul
 from kernels.gated import interleaved
-from kernels.machine.compile import binary_key
 from kernels.machine.core.faults import FaultError, UnknownError
 from kernels.machine.core.machine import Machine
-from kernels.machine.launcher import TARGET, enqueue
+from kernels.machine.launcher import enqueue
 from kernels.machine.trial import difference
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
@@ -280,11 +279,6 @@ def gated(config: Config, dtype: str, **more) -> Case:
         return partial(enqueue, launch=launch), wrong
 
     return Case("gated", f"{config} {dtype}, {m} rows", make, **more)
-
-
-def specialisation(launch: KernelLaunch) -> tuple[str, str]:
-    """Return the kernel of a launch for Hopper, and what tells its binary from others of that kernel."""
-    return launch.kernel.__name__, binary_key(TARGET, launch)
 
 
 def cases() -> list[Case]:

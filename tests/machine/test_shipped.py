@@ -10,17 +10,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import cases
-import links
 import pytest
 import torch
-import waiting
 from source_lines import Lines
 from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
 from kernels.contract import KernelLaunch
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect import Job, cubin_of, example, jobs
+from kernels.inspect import Job, cubin_of, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS, examples
@@ -161,39 +159,6 @@ def ways_without_a_case() -> list[str]:
 
 def test_cases_have_what_kernels_depend_on(elsewhere):
     assert elsewhere(ways_without_a_case) == []
-
-
-def not_inspected() -> list[str]:
-    """Return the configurations whose binary, as `kernels.inspect` looks at it, no case of a short run executes."""
-    executed = set()
-
-    def note(machine: Machine, launch, *rest) -> int:
-        executed.add(cases.specialisation(launch))
-        return 0
-
-    with (
-        patch.object(cases, "enqueue", note),
-        patch.object(waiting, "enqueue", note),
-        patch.object(links, "enqueue", note),
-    ):
-        for case in hopper.every():
-            if not case.thorough:
-                case.make(0)[0](Machine())
-    missing = [
-        job
-        for job in jobs()
-        if job.target == TARGET
-        and job.kernel != "gated"  # its cases have other sizes
-        and cases.specialisation(example(job)) not in executed
-    ]
-    return [
-        f"{job.kernel} {job.config} {job.dtype}" for job in missing if job.dtype == "bf16" or job.kernel in CONTENDERS
-    ]
-
-
-def test_the_machine_executes_the_binaries_that_are_inspected(elsewhere):
-    """Of what waits in bf16 alone."""
-    assert elsewhere(not_inspected) == []
 
 
 @pytest.mark.slow
