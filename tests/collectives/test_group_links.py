@@ -1,12 +1,13 @@
 """Arms over real ranks: processes that gather from one another, to the bit, whoever is late."""
 
 import platform
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import Gather, Layer, Scatter, late_runs
+from arm_cases import Gather, Layer, Scatter, late_runs, options_of
 
 from collectives import ffn
 from collectives.bench import ffn as layer_runs
@@ -15,7 +16,6 @@ from collectives.ranks import Gloo
 from collectives.transfers import Transfer
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
-from roofline.operations.options import Options
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Broken
 from roofline.worker.ranks import Ranks, RanksCpuClock
@@ -42,18 +42,8 @@ def arms_are_exact(rank, ranks, path):
 def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
-    options = Options(
-        device="cpu",
-        timed=True,
-        model="128x512",
-        layers=("up",),
-        tokens=(1024,),
-        tp=(1,),
-        dtypes=("fp32",),
-        max_seconds=1.0,
-        gather=gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",)),
-        world=ranks
-    )  # fmt: skip
+    sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
+    options = replace(options_of(gather=sweep), timed=False, world=ranks)
 
     def wrong(operands, link):
         operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))
@@ -65,7 +55,6 @@ def layers_are_checked(rank, ranks, path):
         prepared = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
         assert prepared.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], prepared.rejected
         assert max(prepared.entrants[name].relative_error for name in prepared.contenders) < 1e-6
-        prepared.entrants["gemm beside link"].call()
 
 
 def metadata_of_a_run(rank, ranks, path):
