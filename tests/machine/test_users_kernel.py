@@ -21,7 +21,6 @@ SCALED = {
     "kernel[grid](x, w, out, M": "kernel[grid](x, w, out, *scales, M",
 }
 MISTAKES = {
-    "as it is": ({}, ""),
     "in fp8": (SCALED, ""),
     "a step too few": ({"range(0, K, BK)": "range(BK, K, BK)"}, r"28\d+ elements of out are wrong"),
 }
