@@ -68,6 +68,11 @@ class Operands:
         """Chunks in the order of their arrival, the own one first."""
         return schedule.arrival_order("direct", len(self.shards), self.rank)
 
+    @property
+    def block_rows(self) -> int:
+        """The rows of a block for row_block_launches."""
+        return -(-len(self.gathered) // self.blocks)
+
     def columns(self, chunk: int, of: Tensor) -> Tensor:
         """The columns of x, or of w, that belong to chunk `chunk`."""
         width = self.shards[0].shape[1]
@@ -92,18 +97,12 @@ class Operands:
 
     @cached_property
     def by_block(self) -> Transfers:
-        return self.transfers(-(-len(self.gathered) // self.blocks))
+        return self.transfers(self.block_rows)
 
     @cached_property
     def sums(self) -> Tensor:
         """The fp32 tensor in which chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
-
-
-def rows_of(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
-    """The rows of `count` blocks from `block` on, where `blocks` divide them. The last ones may be fewer, or none."""
-    height = -(-len(of) // blocks)
-    return of[block * height : (block + count) * height]
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -162,13 +161,13 @@ def row_block_launches(operands: Operands, link, matmul: Matmul | None = None) -
     matmul = matmul or operands.matmul
     link.start(operands.by_block)
     done, pieces = 0, len(operands.shards) - 1  # of a block; blocks that hold no rows have none
-    blocks = len(operands.by_block) // pieces
+    blocks, height = len(operands.by_block) // pieces, operands.block_rows
     for count in operands.block_plan or range(1, blocks + 1):
         if done >= count:
             continue
         here = link.wait(count * pieces) // pieces
-        x, out = (rows_of(of, done, operands.blocks, here - done) for of in (operands.gathered, operands.out))
-        matmul(x, operands.w, out)
+        rows = slice(done * height, here * height)  # the last ones may be fewer, or none
+        matmul(operands.gathered[rows], operands.w, operands.out[rows])
         done = here
     link.finish()
     return operands.out

@@ -65,7 +65,6 @@ class Route:
     """Where arrivals are events: that of the start, and one for each transfer."""
     slices: Tensor | None = None
     let_go: Tensor | None = None
-    copy_ns_per_byte: float = 0.0
     """As `copier.pace_kernel` has these, where that lets copy engines go on."""
 
 

@@ -30,9 +30,6 @@ POINTER, IN_ORDER, BESIDE_COMPUTE = 1, 1, 1
 ENGINE_SLICE_BYTES = 2 * SLICE_BYTES
 """One call copies no more. A call takes the host microseconds, and a stream holds about a thousand of them."""
 
-TRIES, HOLD_CYCLES = 16, 4_000_000
-"""Slices that tell the engine's pace; cycles of an SM, some 2 ms, in which the host enqueues them."""
-
 HELD_S, LONGEST_COPY_S = 1.0, 0.01
 """So long a kernel holds every SM at most, and a copy of microseconds has to go by."""
 
@@ -158,8 +155,8 @@ def host_memory(nbytes: int) -> Tensor:
 class PacedEngine(DeviceLink):
     """Copies within the GPU at `bytes_per_s`, by its copy engine, which a pacer of one warp lets go slice by slice.
 
-    A slice is let go so early that the engine, at its own pace, has it here when it is due. The stream waits until then
-    before it writes the flag of a transfer that is whole; the pacer notes when it sees that. Raises ValueError where
+    A slice is let go when the one before is due: an engine that is faster than the wire has it here in time. The stream
+    waits until a transfer is due before it writes its flag; the pacer notes when it sees that. Raises ValueError where
     SMs copy, whatever is called.
     """
 
@@ -188,8 +185,6 @@ class PacedEngine(DeviceLink):
                 moved = end
         route.slices = torch.tensor(rows, dtype=torch.int64, device=self.device)
         route.let_go = torch.zeros(len(rows), 2, dtype=torch.int32, device=self.device)
-        source, target = route.copies[0][0]
-        route.copy_ns_per_byte = copy_ns_per_byte(len(source), row_bytes(source), pitch(source), pitch(target))
         return route
 
     def load(self, route: Route) -> None:
@@ -203,8 +198,7 @@ class PacedEngine(DeviceLink):
             slices_ptr=route.slices, slices=len(route.slices), let_go_ptr=route.let_go, started_ptr=route.started,
             counters_ptr=route.counters, ready_ptr=route.computed_ns, free_ptr=route.free, flags_ptr=route.flags,
             arrivals_ptr=route.arrivals, transfers=len(route.transfers), at_once=at_once, raised=route.wanted,
-            wanted=route.runs, ns_per_byte=1e9 / self.bytes_per_s, copy_ns_per_byte=route.copy_ns_per_byte,
-            patience=int(self.patience_s * 1e6), num_warps=1,
+            wanted=route.runs, ns_per_byte=1e9 / self.bytes_per_s, patience=int(self.patience_s * 1e6), num_warps=1,
         )  # fmt: skip
         return KernelLaunch(copier.pace_kernel, (1,), args)
 
@@ -287,21 +281,3 @@ def is_soon(step: Callable) -> bool:
         if time.perf_counter() > until:
             return False
     return True
-
-
-@functools.cache
-def copy_ns_per_byte(rows: int, width: int, source_pitch: int, target_pitch: int) -> float:
-    """The nanoseconds that the engine alone takes for a byte, in slices of `rows` of `width` bytes at these pitches."""
-    source, target = (
-        torch.empty(rows, of_row, dtype=torch.int8, device=DeviceLink.device)[:, :width]
-        for of_row in (source_pitch, target_pitch)
-    )
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        torch.cuda._sleep(HOLD_CYCLES)
-        begun.record()
-        for _ in range(TRIES):
-            COPIES[engine()](source, target)
-        ended.record()
-    torch.cuda.synchronize()
-    return begun.elapsed_time(ended) * 1e6 / (TRIES * rows * width)

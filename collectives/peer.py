@@ -15,11 +15,8 @@ torch's ranks meet by torch's barrier of symmetric memory, which waits for ever:
 """
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-
-if dist.is_available():
-    from torch.distributed import _symmetric_memory  # noqa: F401 (defines the operators)
+from torch.distributed import _symmetric_memory  # noqa: F401 (defines the operators)
 
 
 def fused_all_gather_matmul(operands, ranks) -> Tensor:

@@ -73,16 +73,19 @@ def shared(tensor: Tensor, ranks) -> Tensor:
     """A copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with
     tensors of one shape and dtype. It has an allocation of its own, not a part of the pool that torch's
     `symm_mem.empty` takes: `get_buffer` counts from the begin of an allocation."""
-    from torch._C._distributed_c10d import _SymmetricMemory
-
     about = tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
-    made = _SymmetricMemory.empty_strided_p2p(*about)
-    _SymmetricMemory.rendezvous(made)
+    made = symmetric_memory().empty_strided_p2p(*about)
+    rendezvous(made)
     return made.copy_(tensor)
 
 
 def rendezvous(tensor: Tensor):
     """torch's handle of what was `shared`. All ranks call this in the same order the first time; torch keeps it."""
+    return symmetric_memory().rendezvous(tensor)
+
+
+def symmetric_memory():
+    """torch's class of it, which builds for a CPU lack."""
     from torch._C._distributed_c10d import _SymmetricMemory
 
-    return _SymmetricMemory.rendezvous(tensor)
+    return _SymmetricMemory

@@ -150,11 +150,10 @@ def pace_kernel(
     raised,
     wanted,
     ns_per_byte,  # of the wire
-    copy_ns_per_byte,  # of the engine
     patience,  # microseconds for which flags are still looked for once the last slice was due
 ):
-    """Let each slice be copied early enough to be here when it is due, and be told no earlier. Both times are counted
-    from when its transfer could go and the one before was due."""
+    """Let each slice be copied once the one before is due, and be told when it is due itself. Times are counted from
+    when its transfer could go and the one before was due."""
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
     arrived = tl.zeros((), dtype=tl.int32)
     due = tl.load(free_ptr)
@@ -167,8 +166,7 @@ def pace_kernel(
         ready = tl.load(ready_ptr + index, volatile=True)
         begin = tl.where(before == 0, tl.maximum(due, ready), begin)
         due = begin + (behind.to(tl.float32) * ns_per_byte).to(tl.int64)
-        copied_in = ((behind - before).to(tl.float32) * copy_ns_per_byte).to(tl.int64)
-        go = tl.maximum(begin + (before.to(tl.float32) * ns_per_byte).to(tl.int64), due - copied_in)
+        go = begin + (before.to(tl.float32) * ns_per_byte).to(tl.int64)
         while globaltimer() < go:
             arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
         tl.atomic_add(let_go_ptr + 2 * number, 1, sem="release", scope="sys")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere import printed
+from elsewhere import in_checkout
 from link_clock import LinkClock
 
 LONGEST = "test_rehearsal.py", "test_shipped.py", "test_planted.py", "test_loads.py", "test_ranks.py", "test_faults.py"
@@ -64,23 +64,25 @@ def once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def printed_elsewhere(once):
-    """`printed_elsewhere(code)`: the JSON that it prints in a process where Triton compiles; this one may interpret.
+def elsewhere(once):
+    """`elsewhere(function, *arguments)`: what a function of a module returns, as JSON has it, in a process where Triton
+    compiles; this one may interpret.
 
     Each is forked from one that has imported torch and Triton, which takes most of the time.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "kernels.machine.tests.warm"])
 
-    def run(code: str):
-        return once(code, lambda: run_elsewhere(code))
+    def run(function, *arguments):
+        name = f"{function.__module__}.{function.__name__}{arguments}"
+        return once(name, lambda: call(function, *arguments))
 
-    def run_elsewhere(code: str):
+    def call(*function_and_arguments):
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TRITON_INTERPRET", raising=False)
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-            patch.chdir(os.path.dirname(os.path.dirname(__file__)))
-            return pool.submit(printed, code).result(timeout=600)
+            patch.chdir(Path(__file__).parents[1])
+            return pool.submit(in_checkout, *function_and_arguments).result(timeout=600)
 
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         yield run

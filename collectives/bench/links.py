@@ -10,8 +10,6 @@ from collectives.bench.operands import CALIBRATIONS, workers
 from collectives.transfers import SLICE_BYTES, Transfers
 from roofline.theory import wires
 
-THREAD, COPIER = f"{wires.PACED} cpu", f"{wires.PACED} cuda"
-
 LINKS = {
     "preset": ("collectives.transfers:Preset",),
     "gloo": ("collectives.ranks:Gloo", "ranks"),
@@ -20,10 +18,9 @@ LINKS = {
     "symmetric": ("collectives.device_ranks:Symmetric", "ranks"),
     wires.PCIE: ("collectives.engines:Pcie", "rank"),
     wires.PACED_ENGINE: ("collectives.engines:PacedEngine", "bytes_per_s", "rank"),
-    THREAD: ("collectives.paced:PacedThread", "bytes_per_s", "rank"),
-    COPIER: ("collectives.device:PacedCopier", "bytes_per_s", "rank", "programs"),
+    wires.PACED: ("collectives.paced:PacedThread", "bytes_per_s", "rank"),
 }
-"""{kind: where its class is, and what it is made with}. Those of a GPU take Triton."""
+"""{kind: where its class is, and what it is made with}, but for the copier. Those of a GPU take Triton."""
 
 HOLD_CYCLES, TRANSFER_CYCLES, SLICE_CYCLES = 4_000_000, 400_000, 40_000
 """Cycles of an SM, some 2 ms, 0.2 and 0.02: longer than the host takes to enqueue an arm, each transfer of its link,
@@ -35,14 +32,12 @@ driver's own time."""
 def make_link(kind: str, device: str, bytes_per_s: float | None, ranks, programs: int | None = None):
     """The link of `kind` on `device`, `cpu` or `cuda`, to the one of `ranks` that this process is. A GPU's copier has
     `programs`, or as many as it needs."""
-    if kind == wires.PACED:
-        kind = f"{kind} {device}"
-    if kind == COPIER and not programs:
-        from collectives.device import programs_for
+    given = {"ranks": ranks, "rank": ranks.rank, "bytes_per_s": bytes_per_s}
+    if kind == wires.PACED and device == "cuda":
+        from collectives import device as of_gpu
 
         half = workers(device) // 2  # what is sent is computed on the others
-        programs = min(programs_for(bytes_per_s), half)
-    given = {"bytes_per_s": bytes_per_s, "programs": programs, "rank": ranks and ranks.rank, "ranks": ranks}
+        return of_gpu.PacedCopier(bytes_per_s, ranks.rank, programs or min(of_gpu.programs_for(bytes_per_s), half))
     path, *names = LINKS[kind]
     return resolve_name(path)(*[given[name] for name in names])
 

@@ -38,14 +38,14 @@ class Summed(Setting):
             return arm
         splits = self.facts.setdefault("splits", {})
         if name not in splits:
-            splits[name] = self.earlier_facts.get("splits", {}).get(name) or self._fastest_split(name, arm)
+            splits[name] = self.earlier["facts"].get("splits", {}).get(name) or self._fastest_split(name, arm)
         return partial(arm, ranks_per_launch=splits[name]["ranks_per_launch"])
 
     def _fastest_split(self, name: str, arm: Callable) -> dict:
         """The one of `RANKS_PER_LAUNCH` that ends first by the simulator, and the slowdown of the matmul by each, over
         the unsplit one. Later workers and tests that time nothing do not measure that: they take one rank at a time."""
         slowdowns = {}
-        if self.options.timed and not self.earlier_facts:
+        if self.options.timed and not self.earlier["facts"]:
             slowdowns = self.ranks.broadcast(self._slowdowns(arm, self.matmul_of(name)))
         if not slowdowns:
             return {"ranks_per_launch": 1}

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 from weakref import WeakValueDictionary
 
@@ -33,15 +34,18 @@ def computing(device: str, *, all_cores: bool = False):
             torch.set_num_threads(threads)
 
 
+@dataclass
 class Turns:
     """An arm, or what it is compared with, on each set of operands by turns: `last` is the number of the last one."""
 
-    def __init__(self, runs: list[Callable], device: str, *, all_cores: bool):
-        self.runs, self._device, self._all_cores, self.last = runs, device, all_cores, 0
+    runs: list[Callable]
+    device: str
+    all_cores: bool
+    last: int = 0
 
     def __call__(self):
         self.last = (self.last + 1) % len(self.runs)
-        with computing(self._device, all_cores=self._all_cores):
+        with computing(self.device, all_cores=self.all_cores):
             return self.runs[self.last]()
 
 
@@ -51,7 +55,7 @@ def by_turns(runs: list[Callable], device: str = "cpu", link=None, *, all_cores:
     if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
         notes = functools.partial(timeline_of, link)
     is_remade = all_cores and torch.get_num_threads() > 2  # the others' pool is one thread short
-    return Call(Turns(runs, device, all_cores=all_cores), notes=notes, is_long=not is_remade)
+    return Call(Turns(runs, device, all_cores), notes=notes, is_long=not is_remade)
 
 
 def timeline_of(link) -> dict:

@@ -5,15 +5,17 @@ link alone (T_comm), and the unsplit matmul while the link brings something else
 On a CPU all of them compute on all cores but one, which is the link's; the arm `ALL_CORES` alone takes that too.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import torch
+
 from collectives import peer as peers
-from collectives.bench import peer
 from collectives.bench.operands import by_turns
 from collectives.bench.setting import Setting
-from collectives.transfers import LinkError, WarmUp, ended
+from collectives.transfers import LinkError, Preset, WarmUp, ended
 from kernels.bench import roof
 from kernels.registry import CONTENDERS
 from roofline.operations import Contender, contenders
@@ -85,7 +87,7 @@ class Runner(roof.Runner):
         one once."""
         name = contender.name
         if name == PEER:
-            return peer.entrant(contender.path, setting)
+            return self.peer(contender.path, setting)
         case = setting.case
         all_cores = name == ALL_CORES
         arm = ended(setting.split(name, contender.path))
@@ -106,6 +108,29 @@ class Runner(roof.Runner):
             facts = facts | {"copier_programs": link.programs}
         look = setting.look_at(call, limit)
         return Entrant(name, call, config=config, relative_error=error, facts=facts, look=look)
+
+    def peer(self, operator: Callable, setting: Setting) -> Entrant | Rejection:
+        """torch's fused `operator(operands, ranks)`, if it is right twice on each set of operands. It brings its own
+        transfers, whatever the wire of the case: its time stands beside the arms', and no hidden fraction."""
+        case, ranks = setting.case, setting.ranks
+
+        def checked(operands, link) -> None:
+            torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
+            try:
+                operands.out.copy_(operator(operands, ranks))
+            finally:
+                torch.set_deterministic_debug_mode("default")
+
+        error, where = setting.worst_error(checked, Preset(), 2 * setting.sets)
+        # Each of P chunks rounds the sum once more, the first ones while it is small.
+        limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
+        if wrong := verdict(PEER, error, case.dtype, limit, where):
+            return wrong
+        call = by_turns([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
+        config = f"torch {torch.__version__}, sums in {case.dtype}"
+        facts = {"link": f"fabric of {case.ranks} GPUs"}
+        look = setting.look_at(call, limit, lambda operands, result: result)
+        return Entrant(PEER, call, config=config, relative_error=error, facts=facts, look=look)
 
     def references(self, prepared, setting):
         for transfers in setting.gathers:

@@ -119,12 +119,11 @@ class Setting:
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
         self.unsplit = unsplit(options, *self.gemms[0][:2], self.link_kind)
-        self.earlier_facts = earlier["facts"] if earlier else {}
-        fastest = self._recall(self.earlier_facts) if earlier else self._choose()
+        self.earlier = earlier or {"facts": {}, "medians_s": {}}
+        fastest = self._recall(earlier["facts"]) if earlier else self._choose()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
-            before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
-            self.pace.keep_step(before_s or self.pace.t_gemm_s)
+            self.pace.keep_step(self.earlier["medians_s"].get(f"gemm {fastest}", self.pace.t_gemm_s))
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.load()

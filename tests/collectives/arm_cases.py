@@ -1,13 +1,20 @@
 """Cases that gather and scatter over four ranks, options to run them by, and operands whose right results are known."""
 
+import itertools
+import time
+
 import torch
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
+from collectives.transfers import WarmUp
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.options import Options
+from roofline.theory.arms import ARMS as ARM_SPECS
 
 RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
+SIZES = {"cpu": (ROWS, WIDTH, 48), "cuda": (512, 48, 1024)}
+"""Rows, columns and depth of a gather: where kernels are compiled, their tiles are larger."""
 ARMS = [*all_gather_matmul.ARMS]
 
 
@@ -58,13 +65,17 @@ class Scatter:
 
     arms, gathered = matmul_reduce_scatter.ARMS, 0
 
-    def __init__(self, rank=0, ranks=RANKS, *, alone=True, device="cpu"):
-        self.rank, self.ranks, self.alone, self.device = rank, ranks, alone, device
-        self.operands = self.made(torch.empty(ROWS // ranks, WIDTH).to(device))
+    def __init__(self, rank=0, ranks=RANKS, *, alone=True, device="cpu", dtype=torch.float32):
+        self.rank, self.ranks, self.alone, self.device, self.dtype = rank, ranks, alone, device, dtype
+        self.operands = self.made()
         self.renew(0)
 
-    def made(self, out):
-        self.inputs = [torch.empty(shape).to(self.device) for shape in ((ROWS, DEPTH), (WIDTH, DEPTH))]
+    def empty(self, *shape):
+        return torch.empty(shape, dtype=self.dtype).to(self.device)
+
+    def made(self):
+        self.inputs = [self.empty(ROWS, DEPTH), self.empty(WIDTH, DEPTH)]
+        out = self.empty(ROWS // self.ranks, WIDTH)
         made = matmul_reduce_scatter.Operands(*self.inputs, out, self.ranks, self.rank)
         self.written = made.products, made.arrived, out
         return made
@@ -73,9 +84,10 @@ class Scatter:
         """Of what `rank` multiplies."""
         return whole_numbers(100 * seed + rank, ROWS, DEPTH), whole_numbers(50 + rank, WIDTH, DEPTH)
 
-    def renew(self, seed):
-        """Take other numbers, and poison all that an arm writes."""
-        self.of_ranks = [[part.to(self.device) for part in self.numbers(seed, rank)] for rank in range(self.ranks)]
+    def renew(self, seed, arm=""):
+        """Take other numbers, and poison all that an arm writes, or has no right to."""
+        numbers = [self.numbers(seed, rank) for rank in range(self.ranks)]
+        self.of_ranks = [[part.to(self.dtype).to(self.device) for part in parts] for parts in numbers]
         for tensor, values in zip(self.inputs, self.of_ranks[self.rank], strict=True):
             tensor.copy_(values)
         for tensor in self.written:
@@ -92,15 +104,19 @@ class Scatter:
         sums = sum(self.product(*numbers) for numbers in self.of_ranks)
         return sums if arm == "all_reduce" else sums.chunk(self.ranks)[self.rank]
 
+    def blocks_of(self, arm):
+        """The row blocks of all transfers, in their order."""
+        return (self.ranks - 1) * [0]
+
 
 class Layer(Scatter):
     """Both matmuls. All ranks have the same tokens."""
 
     arms, gathered = ffn.ARMS, 1
 
-    def made(self, out):
-        shapes = (ROWS, WIDTH), (DEPTH, WIDTH), (WIDTH, DEPTH)
-        self.inputs = [torch.empty(shape).to(self.device) for shape in shapes]
+    def made(self):
+        self.inputs = [self.empty(ROWS, WIDTH), self.empty(DEPTH, WIDTH), self.empty(WIDTH, DEPTH)]
+        out = self.empty(ROWS // self.ranks, WIDTH)
         made = ffn.Operands(*self.inputs, out, self.ranks, self.rank)
         self.written = made.hidden, made.gathered, made.whole, out, made.scatter.products, made.scatter.arrived
         return made
@@ -109,12 +125,75 @@ class Layer(Scatter):
         tokens = whole_numbers(100 * seed, ROWS, WIDTH)
         return tokens, whole_numbers(9 + rank, DEPTH, WIDTH), whole_numbers(50 + rank + seed, WIDTH, DEPTH)
 
-    def renew(self, seed):
-        """What comes is there of this rank's own tokens alone."""
+    def renew(self, seed, arm=""):
+        """What comes is there of this rank's own tokens alone; other ranks' have none but for `all_reduce`."""
         super().renew(seed)
-        block = self.operands.scatter.block
-        block(self.operands.gathered, self.rank).copy_(block(self.operands.x, self.rank))
+        x, block = self.operands.x, self.operands.scatter.block
+        block(self.operands.gathered, self.rank).copy_(block(x, self.rank))
+        for other in set(range(self.ranks)) - {self.rank}:
+            if not self.alone and arm != "all_reduce":
+                block(x, other).fill_(torch.nan)
 
     @staticmethod
     def product(x, up, down):
         return x @ up.T @ down.T
+
+    def blocks_of(self, arm):
+        rows, parts = (self.ranks - 1) * [0], (self.ranks - 1) * [1]
+        return parts + rows if arm == "all_reduce" else rows + parts
+
+
+class Gather(Scatter):
+    """One matmul whose x comes, by columns. Of the others' shards a rank that is not `alone` has NaN."""
+
+    arms = all_gather_matmul.ARMS
+
+    def __init__(self, *where, sizes=SIZES["cpu"], blocks=3, share=torch.clone, **more):
+        self.sizes, self.blocks, self.share = sizes, blocks, share
+        super().__init__(*where, **more)
+
+    def made(self):
+        rows, columns, depth = self.sizes
+        shards = [self.empty(rows, depth // self.ranks).fill_(torch.nan) for _ in range(self.ranks)]
+        shards[self.rank] = self.share(shards[self.rank])
+        self.inputs = [shards[self.rank], self.empty(columns, depth)]
+        self.written = self.empty(rows, depth), self.empty(rows, columns)
+        gathered, out = self.written
+        return all_gather_matmul.Operands(shards, gathered, self.inputs[1], out, self.rank, blocks=self.blocks)
+
+    def numbers(self, seed, rank):
+        rows, columns, depth = self.sizes
+        shard = whole_numbers(100 * seed + rank, rows, depth // self.ranks, most=1)
+        return shard, whole_numbers(50 + rank, columns, depth, most=1)
+
+    def renew(self, seed, arm=""):
+        super().renew(seed)
+        operands = self.operands
+        if self.alone:
+            for shard, (values, _) in zip(operands.shards, self.of_ranks, strict=True):
+                shard.copy_(values)
+        operands.columns(self.rank, operands.gathered).copy_(operands.shards[self.rank])
+
+    def expected(self, arm):
+        x = torch.cat([shard for shard, _ in self.of_ranks], 1)
+        return x @ self.of_ranks[self.rank][1].T
+
+    def blocks_of(self, arm):
+        blocks = self.blocks if ARM_SPECS[arm].by_block else 1
+        return [block for block in range(blocks) for _ in range(self.ranks - 1)]
+
+
+def late_runs(case, link, calls=3, arms=None):
+    """Run each arm of a case over a link of real ranks, to the bit, each rank late in turn, with other numbers in each
+    call: what a rank shares is overwritten as soon as an arm is done. Gives the arm's name and the timeline."""
+    for late, (name, arm) in itertools.product(range(case.ranks), (arms or case.arms).items()):
+        if case.device != "cpu":  # what is loaded while a stream waits would wait for it
+            arm(case.operands, WarmUp())
+        for call in range(calls):
+            case.renew(10 * late + call, name)
+            time.sleep(0.02 * (late == case.rank))
+            assert torch.equal(arm(case.operands, link), case.expected(name)), (name, case.rank, late, call)
+            timeline = link.timeline()
+            assert [transfer.block for transfer in timeline.transfers] == case.blocks_of(name)
+            assert len(timeline.arrivals_s) == len(timeline.transfers)
+            yield name, timeline

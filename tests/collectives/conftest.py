@@ -1,15 +1,11 @@
-"""What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
-
-import itertools
+"""What the tests of links and arms share: where they run, and links that are late or dead."""
 
 import pytest
 import torch
-from arm_cases import normal, options_of
+from arm_cases import options_of
 from cut_off import cut_off  # noqa: F401 a fixture
 
-RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
-SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
-FAST = 200e6  # bytes/s: the gather of these sizes takes some 0.5 ms
+FAST = 200e6  # bytes/s
 
 
 @pytest.fixture(scope="session")
@@ -47,40 +43,6 @@ def few_programs(monkeypatch):
 @pytest.fixture
 def options():
     return options_of()
-
-
-@pytest.fixture
-def operands(device, dtype):
-    """`operands(rank=0, ranks=4, **more)` of the all-gather matmul; what a link brings, and `out`, are NaN."""
-    from collectives.all_gather_matmul import Operands
-
-    def make(rank=0, ranks=RANKS, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
-        scale, seeds = SCALE if device == "cuda" else 1, itertools.count(1000 * seed)
-        rows, depth = scale * rows, scale * depth
-
-        def values(*shape):
-            return normal(next(seeds), *shape).to(device, dtype)
-
-        shards = [values(rows, depth // ranks) for _ in range(ranks)]
-        gathered = torch.full((rows, depth), torch.nan, dtype=dtype, device=device)
-        w, out = values(columns, depth), torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
-        return Operands(shards, gathered, w, out, rank, blocks=more.pop("blocks", 4), **more)
-
-    return make
-
-
-@pytest.fixture
-def close():
-    """`close(operands)` checks the result against float64."""
-    from roofline.worker.prepared import TOLERANCE
-
-    def check(operands):
-        reference = torch.cat(list(operands.shards), 1).double() @ operands.w.double().T
-        error = (operands.out.double() - reference).norm() / reference.norm()
-        limit = TOLERANCE["fp32" if operands.out.dtype == torch.float32 else "bf16"]
-        assert error <= limit, f"relative error {error:.2e}"
-
-    return check
 
 
 @pytest.fixture

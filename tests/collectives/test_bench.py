@@ -35,7 +35,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
-from roofline.theory.arms import ALL_CORES, arms_of
+from roofline.theory.arms import ALL_CORES
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.worker import clocks
 
@@ -48,20 +48,13 @@ each_operation = pytest.mark.parametrize(
 )
 
 
-@each_operation
-def test_functions_of_arms_are_those_that_the_registry_names(module, case):
-    on_gpu = [name for name in arms_of(case.op, gpu=True) if ARM_SPECS[name].table]
-    assert [*module.Runner.own_arms] == arms_of(case.op, gpu=False)
-    assert {*on_gpu} <= on_device.ARMS.keys()
-
-
 def roles_of(prepared):
     """Of what takes turns for comparison."""
     return {name: entrant.role for name, entrant in prepared.entrants.items() if entrant.role}
 
 
 @each_operation
-def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case):
+def test_arms_are_ready_beside_what_they_are_compared_with_and_looked_at(options, module, case):
     names = [*module.Runner.own_arms]
     transfers = 6 if case is LAYER else 3
     prepared = module.Runner(options).prepare(case, names)
@@ -84,26 +77,16 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
             assert notes["first_wait_s"] < notes["last_arrival_s"]
         if case is SCATTER and name == "serial":
             assert timeline["ready_s"] == 3 * timeline["ready_s"][:1]
+    for name in 2 * names:  # each looks at what it has computed, since inputs change
+        prepared.inputs.change()
+        before = entrants[name].call().clone()
+        assert entrants[name].look(before)() == ""
+        prepared.inputs.change()
+        assert "times a typical value" in entrants[name].look(before)()  # nothing was computed since
     if case.op == "all_gather_matmul":
         assert entrants["row_block_launches"].facts == {"row_blocks": prepared.facts["row_blocks"]}
         assert entrants["row_block_launches"].config.startswith(f"{prepared.facts['row_blocks']} row blocks, ")
         assert "sums in fp32" in entrants["chunk_launches"].config
-
-
-@each_operation
-def test_what_an_arm_computes_is_looked_at_when_its_inputs_have_changed(options, module, case):
-    names = [*module.Runner.own_arms]
-    prepared = module.Runner(options).prepare(case, names)
-    for name in 2 * names:
-        entrant = prepared.entrants[name]
-        prepared.inputs.change()
-        before = entrant.call().clone()
-        assert entrant.look(before)() == ""
-        prepared.inputs.change()
-        assert "times a typical value" in entrant.look(before)()  # nothing was computed since
-    prepared.inputs.restore()
-    kinds = module.Runner(options).prepare(case, names[:1]).entrants
-    assert kinds[names[0]].relative_error == prepared.entrants[names[0]].relative_error
 
 
 def tensors() -> list[torch.Tensor]:
@@ -182,9 +165,7 @@ def behind(spoil):
     ("module", "case", "name", "wrong", "reason"),
     [
         (all_gather_matmul, all_gather(), "row_block_launches", later(does_not_wait), "is in row 0 of out"),
-        (all_gather_matmul, all_gather(), "chunk_launches", behind(lambda mine: mine.out.mul_(1.001)), "above 1e-05"),
         (weight_prefetch, PREFETCH, "overlapped", lambda right: forgets_weights, "NaN"),
-        (matmul_reduce_scatter, SCATTER, "block_launches", behind(lambda mine: mine.out.sub_(mine.arrived[1])), "rel"),
         (matmul_reduce_scatter, SCATTER, "block_launches", later(multiplies_nothing), "is in row 0 of out"),
         (ffn, LAYER, "layer_launches", behind(lambda mine: mine.out.sub_(mine.scatter.arrived[1])), "relative error"),
         # Another rank's rows.
@@ -215,11 +196,8 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(options, 
     used, before = [], torch.get_num_threads()
 
     def watched(operands, link):
-        plain, operands.matmul = operands.matmul, lambda *given: used.append(torch.get_num_threads()) or plain(*given)
-        try:
-            return serial(operands, link)
-        finally:
-            operands.matmul = plain
+        used.append(torch.get_num_threads())
+        return serial(operands, link)
 
     monkeypatch.setitem(all_gather_matmul.Runner.own_arms, "serial", watched)
     monkeypatch.setattr(runner, "off_pace", lambda setting: None)
@@ -231,7 +209,6 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(options, 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert not prepared.rejected
     checks = 2 * setting.SETS
     assert used == [1] * checks + [2] * checks + [1, 2]
 
@@ -459,24 +436,19 @@ def test_copier_has_room_beside_all_arms_by_our_kernels_and_no_others(best, arms
     assert [arm for arm in asked if made.leaves_room(arm)] == [*arms, *ours]
 
 
-@pytest.mark.parametrize("bytes_per_s", [50e9, 450e9])
-def test_copier_has_the_programs_that_its_bandwidth_needs(monkeypatch, bytes_per_s):
-    """An H200's moved 11.8 GB/s each."""
+@pytest.mark.parametrize(
+    ("wire", "programs"),
+    [("50GBps", [32, 132]), ("450GBps", [48, 132]), ("1GBpscopier32", [32, 32])],
+)
+def test_copier_has_the_programs_that_its_bandwidth_needs_and_one_on_each_sm_beside_arms_that_leave_it_room(
+    monkeypatch, wire, programs
+):
     asked = []
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(device, "PacedCopier", lambda speed, rank, programs: asked.append(programs))
-    links.make_link("paced", "cuda", bytes_per_s, SimpleNamespace(rank=0))
-    assert 11.8e9 * asked[0] > bytes_per_s
-    assert asked == [32] or bytes_per_s > 377e9
-
-
-@pytest.mark.parametrize(("wire", "expected"), [("1GBps", [None, 132]), ("1GBpscopier32", [32, 32])])
-def test_copier_has_a_program_on_each_sm_beside_arms_that_leave_it_room(monkeypatch, wire, expected):
-    asked = []
-    monkeypatch.setattr(setting, "make_link", lambda kind, device, speed, ranks, programs: asked.append(programs))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
     made = object.__new__(setting.Setting)
-    vars(made).update(device="cuda", pace=pace.Pace(None, 1.0, 1e9), ranks=None, link_kind="paced")
     made.wire = wires.parse(wire)
+    made.pace = pace.Pace(None, 1.0, made.wire.value)
+    made.device, made.link_kind, made.ranks = "cuda", "paced", SimpleNamespace(rank=0)
     made.link(), made.link(is_spread=True)
-    assert asked == expected
+    assert asked == programs

@@ -18,16 +18,16 @@ import stand_in
 import test_group_links
 import torch
 import torch.distributed as dist
-from arm_cases import whole_numbers
+from arm_cases import Gather, Layer, Scatter, late_runs, whole_numbers
 
-from collectives import all_gather_matmul, weight_prefetch
+from collectives import weight_prefetch
 from collectives.bench.links import make_link
 from collectives.ranks import shared
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks, ranks
 
-B, D, F, CALLS = 12, 48, 12, 2
+CALLS = 2
 LATE_S = 0.1
 """The last rank is so late behind a rendezvous."""
 
@@ -103,33 +103,26 @@ def world_of(rank, count, path) -> ranks.Ranks:
     return world
 
 
-def on_gpu(tensor):
-    return tensor.to("cuda")
-
-
-def shards_of(whole, axis, link, world):
-    """Return its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
-    parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(world.size, axis)]
-    mine = whole.chunk(world.size, axis)[world.rank].contiguous()
-    parts[world.rank] = mine if link.kind.startswith("nccl") else shared(mine, world)
-    return parts
+def gather_over(kind, world):
+    """A gather over a link of this kind, and the link."""
+    link = make_link(kind, "cuda", None, world)
+    assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
+    share = torch.clone if kind.startswith("nccl") else functools.partial(shared, ranks=world)
+    return Gather(world.rank, world.size, alone=False, device="cuda", share=share), link
 
 
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn."""
     world = world_of(rank, count, path)
-    link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
-    assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
-    gathered, out = (on_gpu(torch.empty(B, columns)) for columns in (D, F))
-    shards = shards_of(on_gpu(torch.zeros(B, D)), 1, link, world)
-    operands = all_gather_matmul.Operands(shards, gathered, w, out, rank, blocks=3)
+    case, link = gather_over(kind, world)
     batches.clear()
-    for name, timeline in test_group_links.gathered_late(operands, link, CALLS):
+    for name, timeline in late_runs(case, link, CALLS):
         peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
         if ARM_SPECS[name].by_block:
-            peers = 3 * [[*itertools.chain(*peers)]]
+            peers = case.blocks * [[*itertools.chain(*peers)]]
         assert batches == peers * (kind == "nccl")
         batches.clear()
+        assert timeline.arrivals_s == sorted(timeline.arrivals_s)
         assert timeline.arrivals_s[-1] < 1
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
     world.gather(None)  # none ends while others read its memory
@@ -138,24 +131,20 @@ def gathers(rank, count, path, kind):
 def what_is_computed(rank, count, path, kind):
     """NCCL moves it, too: parts of sums, and after rows that are gathered."""
     link = make_link(kind, "cuda", None, world_of(rank, count, path))
-    test_group_links.sums(rank, count, path, link, "cuda")
+    for made in (Scatter, Layer):
+        assert [*late_runs(made(rank, count, alone=False, device="cuda"), link)]
 
 
 def serial_alone(rank, count, path, kind):
-    """What gathers for the baseline alone, columns of x, and rows of a layer."""
-    world = world_of(rank, count, path)
-    link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
-    for call in range(CALLS):
-        x, *layers = (on_gpu(whole_numbers(seed + call, B, D)) for seed in (0, 10, 20))
-        gathered = torch.full_like(x, torch.nan)
-        operands = all_gather_matmul.Operands(shards_of(x, 1, link, world), gathered, w, x.new_empty(B, F), rank)
-        buffers = [torch.full_like(layer, torch.nan) for layer in layers]
-        shards = [shards_of(layer, 0, link, world) for layer in layers]
-        step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
-        for _ in range(2):
-            assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
-            weight_prefetch.serial(step, link)
-        assert torch.equal(buffers[1], layers[1])
+    """What gathers for the baseline alone, columns of x, and rows of a layer, into one buffer."""
+    case, link = gather_over(kind, world_of(rank, count, path))
+    layers = [whole_numbers(seed, 12, 16).to("cuda") for seed in (10, 20)]
+    buffers = [torch.full_like(layer, torch.nan) for layer in layers]
+    shards = [[*layer.chunk(count)] for layer in layers]
+    step = weight_prefetch.Operands(shards, buffers, layers[0], torch.empty(12, 12).to("cuda"), rank)
+    for _ in late_runs(case, link, CALLS, {"serial": case.arms["serial"]}):
+        weight_prefetch.serial(step, link)
+    assert torch.equal(buffers[1], layers[1])
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])
@@ -167,6 +156,5 @@ def serial_alone(rank, count, path, kind):
         (what_is_computed, "nccl"),
     ],
 )
-def test_links_of_gpus(of_a_rank, kind, count, tmp_path, printed_elsewhere):
-    about = f"t.{of_a_rank.__name__}, {count}, {str(tmp_path / 'store')!r}, {kind!r}"
-    printed_elsewhere(f"import test_device_group_links as t; t.test_group_links.run({about}); print(0)")
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path, elsewhere):
+    elsewhere(test_group_links.run, of_a_rank, count, tmp_path / "store", kind)

@@ -186,8 +186,8 @@ def main() -> dict:
 
 
 @pytest.fixture(scope="module")
-def outcome(printed_elsewhere):
-    return printed_elsewhere("import json, test_device_links; print(json.dumps(test_device_links.main()))")
+def outcome(elsewhere):
+    return elsewhere(main)
 
 
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):

@@ -1,30 +1,26 @@
 """Arms over real ranks: processes that gather from one another, to the bit, whoever is late."""
 
-import itertools
 import platform
-import time
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import Layer, Scatter, whole_numbers
+from arm_cases import Gather, Layer, Scatter, late_runs, options_of
 
-from collectives import all_gather_matmul, ffn
+from collectives import ffn
 from collectives.bench import ffn as layer_runs
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
-from collectives.transfers import Transfer, WarmUp
+from collectives.transfers import Transfer
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
-from roofline.operations.options import Options
-from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Broken
 from roofline.worker.ranks import Ranks, RanksCpuClock
 from roofline.worker.rounds import CallError
 
-B, D, F, CALLS = 20, 16, 12, 3
 ranks_of_gloo = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
@@ -36,67 +32,18 @@ def a_worker():
     link.finish()
 
 
-def gather_matmuls(rank, ranks, path):
+def arms_are_exact(rank, ranks, path):
     link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    shards = [torch.full((B, D // ranks), torch.nan) for _ in range(ranks)]
-    gathered, w = torch.empty(B, D), whole_numbers(rank, F, D)  # w of its own on each rank
-    operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
-    assert {name for name, _ in gathered_late(operands, link)} == {*all_gather_matmul.ARMS}
-
-
-def gathered_late(operands, link, calls=CALLS):
-    """The name of each arm, and its timeline, with each rank late in turn. Of the others' shards an arm has NaN. What a
-    rank shares is overwritten as soon as an arm is done."""
-    rank, ranks, w = operands.rank, len(operands.shards), operands.w
-    rows, depth = operands.gathered.shape
-    for late, (name, arm), call in itertools.product(range(ranks), all_gather_matmul.ARMS.items(), range(calls)):
-        x = whole_numbers(100 * late + call, rows, depth).to(w)
-        mine = x.chunk(ranks, 1)[rank]
-        operands.gathered.fill_(torch.nan)
-        operands.out.fill_(torch.nan)
-        operands.shards[rank].copy_(mine)
-        operands.columns(rank, operands.gathered).copy_(mine)
-        time.sleep(0.02 * (late == rank))
-        assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
-        timeline = link.timeline()
-        assert timeline.arrivals_s == sorted(timeline.arrivals_s)
-        assert len(timeline.arrivals_s) == (ranks - 1) * (3 if ARM_SPECS[name].by_block else 1)
-        yield name, timeline
-
-
-def sums(rank, ranks, path, link=None, device="cpu"):
-    link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    kinds = [(kind, name) for kind in (Scatter, Layer) for name in kind.arms]
-    for late, (kind, name) in itertools.product(range(ranks), kinds):
-        case = kind(rank, ranks, alone=False, device=device)
-        if device != "cpu":  # what is loaded while a stream waits would wait for it
-            kind.arms[name](case.operands, WarmUp())
-        for call in range(CALLS):
-            case.renew(call)
-            if kind is Layer and name != "all_reduce":  # which has all tokens; others have their own
-                for other in set(range(ranks)) - {rank}:
-                    case.operands.scatter.block(case.operands.x, other).fill_(torch.nan)
-            time.sleep(0.02 * (late == rank))
-            assert torch.equal(kind.arms[name](case.operands, link), case.expected(name)), (name, rank, late, call)
-            timeline = link.timeline()
-            assert len(timeline.ready_s) == len(timeline.arrivals_s) == (1 + kind.gathered) * (ranks - 1)
+    for kind in (Gather, Scatter, Layer):
+        for _, timeline in late_runs(kind(rank, ranks, alone=False), link):
+            assert kind is not Gather or timeline.arrivals_s == sorted(timeline.arrivals_s)
 
 
 def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
-    options = Options(
-        device="cpu",
-        timed=True,
-        model="128x512",
-        layers=("up",),
-        tokens=(1024,),
-        tp=(1,),
-        dtypes=("fp32",),
-        max_seconds=1.0,
-        gather=gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",)),
-        world=ranks
-    )  # fmt: skip
+    sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
+    options = replace(options_of(gather=sweep), timed=False, world=ranks)
 
     def wrong(operands, link):
         operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))
@@ -108,7 +55,6 @@ def layers_are_checked(rank, ranks, path):
         prepared = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
         assert prepared.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], prepared.rejected
         assert max(prepared.entrants[name].relative_error for name in prepared.contenders) < 1e-6
-        prepared.entrants["gemm beside link"].call()
 
 
 def metadata_of_a_run(rank, ranks, path):
@@ -133,12 +79,10 @@ def turns(rank, ranks, path):
     """The sample is the slowest rank's time. Whose call raises is out of step, and nobody else."""
     world = Ranks(dist.FileStore(path, ranks), rank, ranks)
     clock, link = RanksCpuClock(world), Gloo(world)
-    gathered, w, x = torch.empty(B, D), whole_numbers(rank, F, D), whole_numbers(100, B, D)
-    shards = [part.contiguous() for part in x.chunk(ranks, 1)]
-    operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank)
+    case = Gather(rank, ranks, alone=False)
 
     def arm():
-        assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
+        assert torch.equal(case.arms["serial"](case.operands, link), case.expected("serial"))
 
     with clock.ranks.in_step():
         times = clock.turn([Call(lambda: None), Call(arm, is_long=True)])
@@ -151,6 +95,6 @@ def turns(rank, ranks, path):
 
 
 @ranks_of_gloo
-@pytest.mark.parametrize("of_a_rank", [gather_matmuls, sums, layers_are_checked, metadata_of_a_run, turns])
+@pytest.mark.parametrize("of_a_rank", [arms_are_exact, layers_are_checked, metadata_of_a_run, turns])
 def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")

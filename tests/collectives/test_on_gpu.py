@@ -11,15 +11,16 @@ a check of all that gathers the same without the option.
 
 import os
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import whole_numbers
+from arm_cases import SIZES, Gather, late_runs, whole_numbers
 from cut_off import RANKS_LIMIT_S, cut_off_after
 
-from collectives import all_gather_matmul, matmul_reduce_scatter, on_device
+from collectives import matmul_reduce_scatter, on_device
 from collectives.bench.links import make_link
 from collectives.device import PacedCopier
 from collectives.ranks import shared
@@ -35,17 +36,15 @@ from roofline.worker.clocks import Call
 NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
-B, D, F, CALLS = 512, 256, 256, 3
+HERE = {"device": "cuda", "dtype": torch.bfloat16}
 FLAGGED = {name: on_device.ARMS[name] for name in arms_of("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
 
 
 @pytest.mark.parametrize("arm", FLAGGED)
-def test_preset_kernel_waits_for_nothing(arm, operands, close):
-    mine = operands()
-    link = Preset()
-    link.fill(mine.by_chunk)
-    on_device.ARMS[arm](mine, link)
-    close(mine)
+def test_preset_kernel_waits_for_nothing(arm):
+    case, link = Gather(sizes=SIZES["cuda"], **HERE), Preset()
+    link.fill(case.operands.by_chunk)
+    assert torch.equal(FLAGGED[arm](case.operands, link), case.expected(arm))
     assert int(link.signals().lost) == 0
 
 
@@ -69,10 +68,10 @@ class Held(PacedCopier):
             self.move(*self.about)
 
 
-def test_copier_finishes_while_the_matmul_holds_every_sm(operands, monkeypatch):
+def test_copier_finishes_while_the_matmul_holds_every_sm(monkeypatch):
     """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
     monkeypatch.setattr(hopper, "programs", lambda of: torch.cuda.get_device_properties(of).multi_processor_count)
-    mine, link = operands(rows=4096, columns=2048), Held(100e9)
+    mine, link = Gather(sizes=(16384, 2048, 1024), **HERE).operands, Held(100e9)
     ready = on_device.prepare(mine, "row_block")
     assert len(ready.plan.grid.tiles) >= hopper.programs(mine.out.device)
     on_device.ARMS["row_block"](mine, link)  # loads the kernels
@@ -145,15 +144,6 @@ def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
     assert timeline.arrivals_s[0] < timeline.ready_s[-1]
 
 
-def few(seed, *shape):
-    """Small whole numbers: bf16 holds their sums."""
-    return whole_numbers(seed, *shape, most=1).cuda().bfloat16()
-
-
-def product(x, w):
-    return (x.float() @ w.float().T).bfloat16()
-
-
 def a_rank(rank, count, path, kind):
     cut_off_after(RANKS_LIMIT_S)
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
@@ -162,35 +152,19 @@ def a_rank(rank, count, path, kind):
     members = ranks.Ranks(dist.FileStore(path, count), rank, count)
     members.world = device_ranks.World(members)
     assert members.world.why_not(kind.partition("_")[0]) is None
-    link, w = make_link(kind, "cuda", None, members), few(rank, F, D)
-    share = (lambda shard: shared(shard, members)) if kind == "symmetric" else torch.clone
-
-    arms = dict(all_gather_matmul.ARMS)
+    link = make_link(kind, "cuda", None, members)
+    share = partial(shared, ranks=members) if kind == "symmetric" else torch.clone
+    case = Gather(rank, count, alone=False, sizes=(512, 256, 256), blocks=4, share=share, **HERE)
+    arms = dict(case.arms)
     if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}
     elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
         arms |= FLAGGED
-    x, gathered = few(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
-    shards = [torch.full_like(part, torch.nan).contiguous() for part in x.chunk(count, 1)]
-    shards[rank] = share(x.chunk(count, 1)[rank].contiguous())
-    operands = all_gather_matmul.Operands(shards, gathered, w, gathered.new_empty(B, F), rank, blocks=4)
-    for late in (None, *range(count)):
-        for name, arm in arms.items():
-            for call in range(CALLS):
-                x = few(100 * call + 7, B, D)
-                gathered.fill_(torch.nan)
-                operands.out.fill_(torch.nan)
-                shards[rank].copy_(x.chunk(count, 1)[rank])
-                operands.columns(rank, gathered).copy_(shards[rank])
-                torch.cuda.synchronize()
-                time.sleep(0.05 * (late == rank))
-                arm(operands, link)
-                timeline = link.timeline()
-                assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
-                assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+    for _, timeline in late_runs(case, link, arms=arms):
+        assert timeline.arrivals_s == sorted(timeline.arrivals_s)
     clock = members.clock(members)
     with clock.ranks.in_step():
-        times = clock.turn([Call(lambda: all_gather_matmul.serial(operands, link))] * 3)
+        times = clock.turn([Call(lambda: case.arms["serial"](case.operands, link))] * 3)
     assert len(times) == len(clock.readings) == 3
     members.gather(None)  # none ends while others read its memory
 

@@ -85,9 +85,7 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
     ("op", "changes", "wire", "is_there"),
     [
         ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", True),
-        ("all_gather_matmul", dict(device="cuda", world=4), "nccl", False),
         ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", True),
-        ("weight_prefetch", dict(device="cuda", world=4), "symmetric", False),
         ("matmul_reduce_scatter", dict(world=2), "gloo", False),
         ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", True),
     ],

@@ -36,7 +36,7 @@ def verify(q, k, v, grad, causal):
         assert error <= TOLERANCE[q.dtype], f"{name}: relative error {error:.1e}"  # which NaN is not, either
 
 
-@pytest.mark.parametrize("dtype", [0, 1], indirect=True)
+@pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize(
     ("width", "length", "causal"),
     [(64, 1, True), (16, 129, True), (128, 70, True), (64, 200, False), (32, 256, True), (32, 128, False)],

@@ -19,17 +19,6 @@ PARTS_BYTES = 2 * 2 * 64 * 64 * 2 + 1024
 """Of both consumers, two parts of 64 x 64 sums in 16 bits each; and barriers."""
 
 
-@pytest.fixture
-def elsewhere(printed_elsewhere):
-    """`elsewhere(function, *arguments)`: what a function of this file returns where Triton compiles, as JSON."""
-
-    def call(function, *arguments):
-        code = f"import json, test_compiled as t; print(json.dumps(t.{function.__name__}(*{arguments})))"
-        return printed_elsewhere(code)
-
-    return call
-
-
 def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
     """Return what breaks a promise of the tables, by job that has such. test_shipped.py calls it for what it runs."""
     by_job, (registers_left, bytes_left) = {}, hopper.room()

@@ -1,5 +1,6 @@
 """Every refusal names the value, the limit and the way out; and `matmul` picks the right kernel of ours."""
 
+import itertools
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -7,11 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
+import without_triton
 
 import kernels
-from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, ring, tiled, vendor, warpgroup
+from kernels import contract, decode, hopper, persistent, registry, ring, tiled, vendor
 from kernels.contract import MAX_SIZE, overlap, validate
-from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
+from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load, module_of
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -93,7 +95,7 @@ TMA_REFUSED = {
 }
 
 
-def refused(call, error: type, words: list[str]) -> str:
+def refused(call, error, words: list[str]) -> str:
     with pytest.raises(error) as caught:
         call()
     for word in words:
@@ -141,76 +143,97 @@ def test_a_compiled_kernel_refuses_the_cpu_and_the_interpreter_bf16(interpreted,
         refused(partial(module.matmul, X.to(dtype), EIGHT.to(dtype)), error, words)
 
 
-@pytest.mark.parametrize("name", ["persistent", "decode"])
-def test_other_gpus_and_fp32_are_refused(name, gpu_of):
-    require = CONTENDERS[name].load().require
-    gpu_of(8, 9)
-    refused(lambda: require(X, EIGHT), ValueError, ["capability 8.9", f"{name} needs 9.x", "kernels.tiled"])
-    gpu_of(9, 0)
-    words = [f"float32, {name} takes bfloat16 and float16", "kernels.tiled"]
-    refused(lambda: require(X.float(), EIGHT.float()), TypeError, words)
-    require(X, EIGHT)
+def by_row(m: int, n: int, k: int) -> tuple:
+    return fp8(m, k), fp8(n, k), None, scales(m, n)
 
 
-def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
-    operands = fp8(16, 32), fp8(16, 32), None, scales(16, 16)
+def by_block(m: int, n: int, k: int) -> tuple:
+    return fp8(m, k), fp8(n, k), None, contract.empty_scales(fp8(m, k), fp8(n, k), by_block=True)
+
+
+@pytest.fixture
+def installed(gpu_of, monkeypatch):
+    """`installed(capability, cuda)`: as if tensors were on such a GPU, under that CUDA, and DeepGEMM was missing."""
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
+    monkeypatch.setattr(vendor, "find_spec", lambda name: None)
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
-    gpu_of(9, 0)
-    for name in ("tiled", "torch", "inductor", "decode_ring"):
-        words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
-        refused(partial(CONTENDERS[name].load().require, *operands), TypeError, words)
-    for name in ("persistent", "decode", "warpgroup"):
-        CONTENDERS[name].load().require(*operands)
-    gpu_of(8, 9)
-    words = ["capability 8.9", "persistent needs 9.x (Hopper); cast x and w to bfloat16"]
-    refused(partial(persistent.matmul.require, *operands), ValueError, words)
-    for version, k, words in (
-        ((8, 0), 32, ["capability 8.0, fp8 needs 9.0", "bfloat16"]),
-        ((9, 0), 24, ["K=24", "16"]),
-    ):
-        monkeypatch.setattr(vendor, "capability", lambda device, version=version: version)
-        refused(partial(vendor.cublas.require, fp8(16, k), fp8(16, k), None, scales(16, 16)), ValueError, words)
 
-
-def test_scales_of_another_kind_are_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
-    monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
-    monkeypatch.setattr(vendor, "capability", lambda device: (9, 0))
-    monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
-    gpu_of(9, 0)
-
-    def blocks(m: int, n: int, k: int) -> tuple:
-        return fp8(m, k), fp8(n, k), None, contract.empty_scales(fp8(m, k), fp8(n, k), by_block=True)
-
-    for name in ("persistent", "decode", "warpgroup"):
-        words = [f"{name} takes no scales by block", "take blockwise"]
-        refused(partial(CONTENDERS[name].load().require, *blocks(8, 144, 256)), TypeError, words)
-    x, w, _, of_rows = fp8(8, 256), fp8(144, 256), None, scales(8, 144)
-    for kernel, config in ((blockwise.matmul, blockwise.Config), (warpgroup.by_block, warpgroup.Config)):
-        words = [f"{kernel.name} takes fp8 with scales by block alone", "take persistent"]
-        refused(partial(kernel.require, x, w, None, of_rows), TypeError, words)
-        refused(partial(kernel.require, EIGHT, EIGHT), TypeError, words)
-        kernel.require(*blocks(1, 144, 80))
-        with pytest.raises(ValueError, match=r"128x256x128 .* block .*128x128"):
-            kernel.prepare(x, w, half(8, 144), config(128, 256, 128, 8, 2), of_rows)
-    for cuda, k, words in (
-        ("13.0", 640, ["K=640, 5 blocks", "a multiple of 4", "take blockwise"]),
-        ("12.8", 512, ["torch's CUDA is 12.8", "from 12.9 on", "take blockwise"]),
-    ):
+    def install(capability: tuple[int, int] = (9, 0), cuda: str = "13.0") -> None:
+        gpu_of(*capability)
+        monkeypatch.setattr(vendor, "capability", lambda device: capability)
         monkeypatch.setattr(torch.version, "cuda", cuda)
-        refused(partial(vendor.cublas.require, *blocks(8, 144, k)), ValueError, words)
-    of_rows = *blocks(8, 144, 384)[:3], scales(8, 144)
-    vendor.cublas.require(*of_rows)
-    refused(partial(vendor.deep_gemm.require, *of_rows), TypeError, ["fp8 with scales by block", "take cublas"])
-    monkeypatch.setattr(vendor, "find_spec", lambda name: None)
-    words = ["DeepGEMM is not installed", "install.sh", "take blockwise"]
-    refused(partial(vendor.deep_gemm.require, *blocks(1, 144, 640)), ValueError, words)
+
+    return install
+
+
+OF_ROWS = "{} takes no scales by block", "take blockwise"
+OF_BLOCKS = "{} takes fp8 with scales by block alone", "take persistent"
+NO_FP8 = "x is torch.float8_e4m3fn, which {} does not multiply", "take cublas, persistent", "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("names", "operands", "words"),
+    [
+        ("persistent decode", lambda: (X.float(), EIGHT.float()), ("float32, {} takes bfloat16 and float16", "tiled")),
+        ("tiled torch inductor decode_ring", lambda: by_row(16, 16, 32), NO_FP8),
+        ("persistent decode warpgroup", lambda: by_block(8, 144, 256), OF_ROWS),
+        ("blockwise warpgroup_blockwise", lambda: by_row(8, 144, 256), OF_BLOCKS),
+        ("blockwise warpgroup_blockwise", lambda: (EIGHT, EIGHT), OF_BLOCKS),
+        ("cublas", lambda: by_row(16, 16, 24), ("K=24", "16")),
+        ("cublas", lambda: by_block(8, 144, 640), ("K=640, 5 blocks", "a multiple of 4", "take blockwise")),
+        ("deep_gemm", lambda: by_row(8, 144, 384), ("fp8 with scales by block", "take cublas")),
+        ("deep_gemm", lambda: by_block(1, 144, 640), ("DeepGEMM is not installed", "install.sh", "take blockwise")),
+    ],
+)
+def test_a_hopper_is_refused_what_a_contender_does_not_multiply(names, operands, words, installed):
+    installed()
+    for name in names.split():
+        refused(
+            lambda name=name: CONTENDERS[name].load().require(*operands()),
+            (TypeError, ValueError),
+            [word.format(name) for word in words],
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "capability", "cuda", "words"),
+    [
+        ("persistent", lambda: (X, EIGHT), (8, 9), "13.0", ["capability 8.9", "persistent needs 9.x", "kernels.tiled"]),
+        ("persistent", lambda: by_row(16, 16, 32), (8, 9), "13.0", ["needs 9.x (Hopper); cast x and w to bfloat16"]),
+        ("cublas", lambda: by_row(16, 16, 32), (8, 0), "13.0", ["capability 8.0, fp8 needs 9.0", "bfloat16"]),
+        ("cublas", lambda: by_block(8, 144, 512), (9, 0), "12.8", ["CUDA is 12.8", "from 12.9 on", "take blockwise"]),
+        ("cublaslt_best", lambda: by_row(8, 144, 384), (9, 0), "12.8", ["scales by row from 12.9 on", "take cublas"]),
+    ],
+)
+def test_other_gpus_and_an_older_cuda_are_refused(name, operands, capability, cuda, words, installed):
+    installed(capability, cuda)
+    refused(lambda: CONTENDERS[name].load().require(*operands()), ValueError, words)
+
+
+def test_what_is_multiplied_is_not_refused(installed, monkeypatch):
+    installed()
+    taken = {
+        "persistent decode": [(X, EIGHT), by_row(16, 16, 32)],
+        "warpgroup": [by_row(16, 16, 32)],
+        "cublas": [by_row(8, 144, 384)],
+        "blockwise warpgroup_blockwise": [by_block(1, 144, 80)],
+    }
+    for names, several in taken.items():
+        for name, operands in itertools.product(names.split(), several):
+            CONTENDERS[name].load().require(*operands)
     called = SimpleNamespace(fp8_gemm_nt=lambda x, w, out: out.fill_(len(x) + len(w)))
     monkeypatch.setitem(sys.modules, "deep_gemm", called)
-    x, w, _, of_blocks = blocks(1, 144, 640)
+    x, w, _, of_blocks = by_block(1, 144, 640)
     assert (vendor.deep_gemm.run(x, w, contract.empty_out(x, w), of_blocks) == 4).all()
-    refused(partial(cublaslt.best.require, *of_rows), ValueError, ["scales by row from 12.9 on", "take cublas"])
+
+
+@pytest.mark.parametrize("kernel", ["blockwise", "warpgroup_blockwise"])
+def test_a_tile_of_several_blocks_is_refused(kernel):
+    config = load(f"{module_of(kernel)}:Config")(128, 256, 128, 8, 2)
+    x, w, _, of_rows = by_row(8, 144, 256)
+    with pytest.raises(ValueError, match=r"128x256x128 .* block .*128x128"):
+        CONTENDERS[kernel].load().prepare(x, w, half(8, 144), config, of_rows)
 
 
 def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
@@ -240,24 +263,11 @@ def test_matmul_picks(where, rows, able, picked, monkeypatch):
     assert kernels.matmul(x, None) == picked
 
 
-ABSENT = """
-import json, sys
-sys.modules[{!r}] = None
-import torch, kernels
-from roofline.operations.contenders import reason
-from kernels.registry import CONTENDERS
-x = torch.ones(8, 8)
-assert CONTENDERS["torch"].load()(x, x, torch.empty(8, 8))[0, 0] == 8
-whys = {{name: CONTENDERS[name].why_not(x, x) for name in ("tiled", "persistent", "warpgroup")}}
-print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
-"""
-
-
-def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing(printed_elsewhere):
-    for message in printed_elsewhere(ABSENT.format("triton")).values():
+def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing(elsewhere):
+    for message in elsewhere(without_triton.reasons, "triton").values():
         assert "needs Triton 3.7 to 3.9: " in message
         assert message.endswith("; install it (on Linux) or take the contender 'torch' or 'cublas'")
-    without_gluon = printed_elsewhere(ABSENT.format("triton.experimental.gluon.language.nvidia.hopper"))
+    without_gluon = elsewhere(without_triton.reasons, "triton.experimental.gluon.language.nvidia.hopper")
     assert without_gluon["warpgroup"].startswith("kernels.warpgroup:matmul needs Triton 3.7 to 3.9")
     assert without_gluon["persistent"].startswith("x is on cpu")
 

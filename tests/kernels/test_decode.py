@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels import decode, hopper
+from kernels.contract import example_operands
 from kernels.decode import Config
 from kernels.experiments import decode_ring
 from kernels.registry import CONTENDERS
@@ -84,27 +85,23 @@ def test_what_does_not_fit_is_refused_with_the_way_out(device):
         decode.matmul(x, w, config=small(17, split=3))
 
 
-# By hand, for 132 SMs: N, K, rows of a tile, K of a step, split, programs, tiles or steps of each, how many one more.
-# Of 64 rows of w, and steps of 256:
-# up, tp 1: 53248 / 64 = 832 tiles. 6.3 waves, of which whole ones keep 0.90: 6 each, 40 left.
-# up, tp 8: 104 tiles, one wave of whole ones, 0.79 of it.
-# down: 16384 / 64 = 256 tiles, 1.94 waves of whole ones.
-# Of 128 rows, and steps of 128, up, tp 8 has 52 tiles of 128 steps: 6656 are 50 each, and 56 left.
-# 1 tile of 8 steps feeds two programs by four.
-BY_HAND = {
-    "up, tp 1": (53248, 16384, 64, 256, 1, 132, 6, 40),
-    "up, tp 8": (6656, 16384, 64, 256, 1, 104, 1, 0),
-    "down, tp 8": (16384, 6656, 64, 256, 1, 132, 1, 124),
-    "up, tp 8, of 128 rows": (6656, 16384, 128, 128, 2, 132, 50, 56),
-    "small": (64, 2048, 64, 256, 2, 2, 4, 0),
-}
-
-
-@pytest.mark.parametrize("shape", BY_HAND)
-def test_a_shape_is_dealt_as_figured_by_hand(shape, device, programs):
+@pytest.mark.parametrize(
+    ("n", "k", "block_n", "block_k", "split", "count", "even", "more"),
+    [
+        # up, tp 1: 53248 / 64 = 832 tiles. 6.3 waves, of which whole ones keep 0.90: 6 each, 40 left.
+        (53248, 16384, 64, 256, 1, 132, 6, 40),
+        # up, tp 8: 104 tiles, one wave of whole ones, 0.79 of it.
+        (6656, 16384, 64, 256, 1, 104, 1, 0),
+        # The same of 128 rows and steps of 128: 52 tiles of 128 steps: 6656 are 50 each, and 56 left.
+        (6656, 16384, 128, 128, 2, 132, 50, 56),
+        # 1 tile of 8 steps feeds two programs by four.
+        (64, 2048, 64, 256, 2, 2, 4, 0),
+    ],
+)
+def test_a_shape_is_dealt_to_132_sms_as_figured_by_hand(n, k, block_n, block_k, split, count, even, more, programs):
     programs(132)
-    n, k, block_n, block_k, split, count, even, more = BY_HAND[shape]
-    x, w, out = (torch.empty(sizes, dtype=torch.float16, device="meta") for sizes in ((16, k), (n, k), (16, n)))
+    with torch.device("meta"):
+        x, w, out = example_operands(torch.float16, 16, n, k)
     config = decode.with_split(Config(16, block_n, block_k, 4, 3), w)
     launch = decode.prepare(x, w, out, config)
     assert (config.split, launch.grid) == (split, (count,))
@@ -122,26 +119,18 @@ RING = Config(16, 64, 64, num_warps=4, num_stages=4)
 
 
 @pytest.mark.parametrize(
-    ("n", "split", "grid", "dealt"),
+    ("n", "grid", "dealt"),
     [
-        (6656, 0, 104, (0, 0, 104)),  # 0.79 of one wave of 132 SMs: enough
-        (6528, 0, 132, (0, 3, 12)),  # 102 tiles of 4 steps, 0.77: 408 steps are 3 each and 12 more
-        (6656, 2, 132, (0, 3, 20)),
-        (128 * 132, 2, 132, (2, 0, 0)),  # two waves, and nothing is left
-        (192 * 132 + 64, 2, 132, (2, 4, 4)),  # 133 tiles in the last two waves
-        (192 * 132 + 64, 1, 132, (3, 0, 1)),
+        (6656, 104, (0, 0, 104)),  # 0.79 of one wave of 132 SMs: enough
+        (6528, 132, (0, 3, 12)),  # 102 tiles of 4 steps, 0.77: 408 steps are 3 each and 12 more
     ],
 )
-def test_the_ring_deals_whole_tiles_unless_they_leave_too_many_idle(n, split, grid, dealt, device, programs):
+def test_the_ring_deals_whole_tiles_unless_they_leave_too_many_idle(n, grid, dealt, device, programs):
     programs(132)
-    x, w, out = (torch.empty(shape, dtype=torch.float16, device=device) for shape in ((5, 256), (n, 256), (5, n)))
-    launch = decode_ring.prepare(x, w, out, replace(RING, split=split))
+    launch = decode_ring.prepare(*example_operands(torch.float16, 5, n, 256), RING)
     assert launch.grid == (grid,)
     assert tuple(launch.args[name] for name in ("whole", "even", "more")) == dealt
     assert launch.args["SHARED"] == (dealt[1] > 0)
-    tiles, steps, (whole, even, more) = n // 64, 4, dealt
-    counted = grid * (whole * steps + even) + more * (1 if even else steps)
-    assert counted == tiles * steps
 
 
 def test_the_ring_refuses_what_it_cannot_do(device):

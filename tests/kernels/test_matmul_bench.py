@@ -4,16 +4,19 @@ loses its samples afterwards."""
 import dataclasses
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernels import tiled, vendor
 from kernels.bench import checks, matmul, roof
+from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
-from roofline.operations.options import Options
+from roofline.operations.options import Options, resolve
+from roofline.theory import chips
 from roofline.worker import device_errors
 from roofline.worker.clocks import Clock
 from roofline.worker.prepared import Broken, PreparedCase, verdict
@@ -280,32 +283,26 @@ def test_probes_of_a_gpu_fit_beside_its_operands(monkeypatch, cache_bytes, memor
     assert probe_bytes >= roof.ROTATION * cache_bytes
 
 
-ON_ABSENT_H100 = """
-import json
-from pathlib import Path
-from kernels.bench import absent_gpu, matmul
-from kernels.contract import KernelLaunch
-from roofline.operations.matmul import sweep
-from roofline.operations.options import resolve
-from roofline.theory import chips
+def on_an_absent_h100() -> list:
+    """Of three shapes of a default run: what is noted of them, where Triton compiles for an H100 that is not there."""
+    from kernels.bench import absent_gpu
 
-absent_gpu.install(chips.find("H100 SXM"), absent_gpu.Launches())
-KernelLaunch.run = lambda launch, on: None
-plan = {"ffn_tokens": "64,128,8192", "ffn_tp": "8", "ffn_layers": "up"}
-options = resolve(plan.get, device="cuda", timed=True, root=Path())
-facts = []
-for case in sweep(options):
-    prepared = matmul.Runner(options).prepare(case, ["decode", "persistent", "warpgroup"])
-    tuned = [name for name, entrant in prepared.entrants.items() if entrant.facts.get("tuned")]
-    facts.append([case.m, prepared.facts["dispatched"], tuned, prepared.entrants["cublas"].facts])
-matmul.kernels.contender_for = lambda *operands: 1 / 0
-prepared = matmul.Runner(options).prepare(case, ["persistent"])
-print(json.dumps([*facts, [[*prepared.entrants], prepared.facts["dispatched"]]]))
-"""
+    absent_gpu.install(chips.find("H100 SXM"), absent_gpu.Launches())
+    KernelLaunch.run = lambda launch, on: None
+    plan = {"ffn_tokens": "64,128,8192", "ffn_tp": "8", "ffn_layers": "up"}
+    options = resolve(plan.get, device="cuda", timed=True, root=Path())
+    facts = []
+    for case in sweep(options):
+        prepared = prepare(["decode", "persistent", "warpgroup"], case, options)
+        tuned = [name for name, entrant in prepared.entrants.items() if entrant.facts.get("tuned")]
+        facts.append([case.m, prepared.facts["dispatched"], tuned, prepared.entrants["cublas"].facts])
+    matmul.kernels.contender_for = lambda *operands: 1 / 0
+    prepared = prepare(["persistent"], case, options)
+    return [*facts, [[*prepared.entrants], prepared.facts["dispatched"]]]
 
 
-def test_on_a_gpu_a_shape_says_what_kernels_matmul_takes_and_what_a_trial_chose_for_it(printed_elsewhere):
-    assert printed_elsewhere(ON_ABSENT_H100) == [
+def test_on_a_gpu_a_shape_says_what_kernels_matmul_takes_and_what_a_trial_chose_for_it(elsewhere):
+    assert elsewhere(on_an_absent_h100) == [
         [64, "decode", ["decode"], {}],
         [128, "persistent", [], {}],
         [8192, "warpgroup", ["warpgroup"], {}],

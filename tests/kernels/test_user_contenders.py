@@ -30,9 +30,6 @@ def wrong(x, w, out=None):
     torch.mm(x, w.T, out=out)[7, 40:48] += 1
     return out
 
-def half(x, w, out=None):
-    return (x @ w.T).half()
-
 def nothing(x, w, out=None):
     pass
 
@@ -78,14 +75,12 @@ def test_place_that_is_none_is_refused(text, message):
     ("name", "source", "message"),
     [
         ("rihgt", SOURCE, "rihgt is not in it; did you mean right? its functions are right, rough,"),
-        ("torch", SOURCE, "torch is nothing that can be called"),
         ("narrow", SOURCE, "it takes (x, w), and is called as narrow(x, w, out=out)"),
         (
             "f",
             "x = 1\nimport no_such_module",
             "failed in line 2: ModuleNotFoundError: No module named 'no_such_module'",
         ),
-        ("f", "def f(x, w)", "its import failed in line 1: SyntaxError: expected ':'"),
         ("f", "raise SystemExit('stop here')", "its import failed in line 1: SystemExit: stop here"),
     ],
 )
@@ -109,7 +104,6 @@ def test_it_is_measured_beside_the_baseline_alone_and_says_where_it_is_from(plac
     ("name", "message"),
     [
         ("wrong", "above 1e-05, the limit for fp32; the worst is out[7, 32:48], off by"),
-        ("half", "another tensor, torch.float16 [300, 300], and not the `out`"),
         ("nothing", "it returned None and not the `out` that it was given, torch.float32 [300, 300]"),
     ],
 )

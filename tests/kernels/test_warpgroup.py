@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import hopper, persistent, warpgroup, warpgroup_config
-from kernels.contract import interpreted
+from kernels.contract import example_operands, interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, table
@@ -55,35 +55,15 @@ def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
         warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "gang_m", "shared_waves", "programs", "dealt"),
-    [
-        ((512, 512, 128), 1, 1, 12, (2, 2, 8)),  # 32 tiles on 12 programs: 2 waves, 8 tiles of 4 steps are left
-        ((512, 512, 128), 1, 2, 12, (1, 6, 8)),
-        ((512, 512, 128), 2, 2, 12, (1, 6, 4)),  # 16 super-tiles on 6 gangs
-        ((512, 384, 128), 1, 2, 12, None),  # two waves, and nothing is left
-        ((128, 128, 32), 1, 2, 12, None),  # two steps in all
-    ],
-)
-def test_what_is_left_of_whole_waves_is_cut_along_k(sizes, gang_m, shared_waves, programs, dealt, monkeypatch):
-    monkeypatch.setattr(hopper, "programs", lambda device: programs)
-    m, n, k = sizes
-    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((m, k), (n, k), (m, n)))
-    config = replace(CONFIG, subtile=4, gang_m=gang_m, shared_waves=shared_waves)
-    launch = warpgroup.prepare(x, w, out, config)
-    assert launch.args["SHARED"] == (dealt is not None)
-    if dealt:
-        assert launch.grid == (programs,)
-        assert tuple(launch.args[name] for name in ("whole", "even", "more")) == dealt
-    else:
-        assert launch.grid == (min(programs, m * n // (128 * 64)),)
-
-
-def test_a_cluster_has_twice_the_rows_of_a_tile_and_shares_waves_as_its_gang_does(monkeypatch):
+def test_what_is_left_of_whole_waves_is_shared_also_by_clusters_which_have_twice_the_rows(monkeypatch):
     monkeypatch.setattr(hopper, "programs", lambda device: 12)
     monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
-    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((600, 256), (256, 256), (600, 256)))
-    pairs = replace(CONFIG, subtile=4, cluster=2, gang_m=2)
+    x, w, out = example_operands(torch.float16, 600, 256, 256)
+    gangs = replace(CONFIG, subtile=4, gang_m=2, shared_waves=2)
+    launch = warpgroup.prepare(x[:512], w, out[:512], gangs)
+    # 2 x 4 super-tiles of 256 x 64 on 6 gangs of two: all 8, of 8 steps, are shared
+    assert (launch.grid, launch.args["whole"], launch.args["even"], launch.args["more"]) == ((12,), 0, 10, 4)
+    pairs = replace(gangs, shared_waves=0, cluster=2)
     launch = warpgroup.prepare(x, w, out, pairs)
     # 3 x 4 clusters of 256 x 64 on 6 pairs of SMs: two whole waves
     assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"], launch.args["whole"]) == ((6,), 256, 2, 2)
@@ -118,7 +98,7 @@ def test_what_is_inspected_of_a_shared_tile_is_shared_also_in_a_cluster(name, mo
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():
-    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((129, 8), (64, 8), (129, 64)))
+    x, w, out = example_operands(torch.float16, 129, 64, 8)
     launch, again = (warpgroup.prepare(x, w, out, CONFIG) for _ in range(2))
     assert (launch.grid, launch.args["ALONG_N"]) == ((2,), True)
     assert again.args["x_desc"].layout is launch.args["x_desc"].layout, "it takes longer to make than all else"

@@ -56,12 +56,6 @@ def test_a_cluster_loads_w_once_for_two_tiles_and_its_requests_meet():
     assert apart_s * APART_SHARE == pytest.approx(together_s * APART_SHARE_OF_CLUSTERS)
 
 
-@pytest.mark.parametrize(("n", "waves"), [(256 * 132, 1), (256 * 132 + 1, 2)])
-def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
-    estimate = cost(128, n, 16384, 2, tile(128, 256), GpuSpec(132, 1e15, 1e18, 0))
-    assert estimate.seconds == pytest.approx(waves * max(estimate.mma_s, estimate.l2_s), rel=0.03)
-
-
 # 130 tiles of 1000 x 1000 on 100 SMs, K = 1000: a wave takes 2 ms of products, and what is left of one 0.3 of that.
 @pytest.mark.parametrize(
     ("shared_waves", "full_waves", "gang_m", "waves"),

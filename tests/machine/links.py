@@ -33,8 +33,8 @@ ARMS = {name: run for name, run in GATHERING.items() if not arms.ARMS[name].by_t
 """All but those that multiply by torch, which knows nothing of the machine."""
 
 
-NO_PACE, COPY_NS = 1e15, 90.0
-"""Bytes/s of the copier where it stands for a copy engine, and what the pacer takes for a byte's time there."""
+NO_PACE = 1e15
+"""Bytes/s of the copier where it stands for a copy engine."""
 
 
 class Stream:
@@ -67,7 +67,7 @@ def copy(source: Tensor, target: Tensor) -> None:
     mover.launch(device_links.copy_launch(mover.prepared([protocol.Transfer(0, 0, source, target)]), 0, 1, NO_PACE))
 
 
-OF_ENGINE = dict(engine=lambda: "machine", COPIES={"machine": copy}, copy_ns_per_byte=lambda *about: COPY_NS)
+OF_ENGINE = dict(engine=lambda: "machine", COPIES={"machine": copy})
 """What takes the place of those of `collectives.engines`."""
 
 
@@ -328,6 +328,7 @@ def cases() -> list[Case]:
         listed += [arm(name, "fp16", engine, 1e9, times=2, **more) for engine in (0, None)]
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
+    listed += [layer("layer_launches", "bf16", programs=None)]
     for programs in (1, 0, None):
         listed += [layer(name, "fp16", programs=programs, **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import cases
 import perturb
+import pytest
 
 from kernels.machine import launcher
 
@@ -57,8 +58,9 @@ def of_kernel() -> list:
     return said
 
 
-def test_a_right_kernel_stays_exact_with_delays(printed_elsewhere):
-    delayed, plain = printed_elsewhere("import json, test_perturb as t; print(json.dumps(t.of_kernel()))")
+@pytest.mark.slow
+def test_a_right_kernel_stays_exact_with_delays(elsewhere):
+    delayed, plain = elsewhere(of_kernel)
     assert delayed[0] == plain[0] == ""
     assert delayed[1] == [delayed[2]]
     assert delayed[2] > 3

@@ -10,17 +10,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import cases
-import links
 import pytest
 import torch
-import waiting
 from source_lines import Lines
 from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
 from kernels.contract import KernelLaunch
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect import Job, cubin_of, example, jobs
+from kernels.inspect import Job, cubin_of, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS, examples
@@ -38,20 +36,26 @@ BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_ke
 """What runs beside a matmul, of a link and of the clock."""
 
 
-def picked(names: list[str], seed: int) -> list[cases.Case]:
-    """Return the cases of a short run of a configuration, table or arm of each kernel, in bf16 and fp8 where it has
-    dtypes."""
+def is_short(case: cases.Case) -> bool:
+    """Whether a case is of a short run, in bf16 or fp8 where it has a dtype."""
+    long = "8 x 8 steps" in case.title  # the binary as inspected takes ten seconds, and others have its code
+    return not (case.thorough or long or re.search("fp(16|32)", case.title))
+
+
+def picked(names: tuple[str, ...], seed: int) -> list[cases.Case]:
+    """A short run: of each kernel, and dtype that it has, all cases of one configuration, or one case of what waits."""
     configurations = {}
-    for case in hopper.every():
-        dtype = re.search("bf16|fp8", case.title)
-        long = "8 x 8 steps" in case.title  # the binary as inspected takes ten seconds, and others have its code
-        if case.kernel in names and not (case.thorough or long or re.search("fp(16|32)", case.title)):
+    for case in filter(is_short, hopper.every()):
+        if case.kernel in names:
+            dtype = re.search("bf16|fp8", case.title)
+            configuration = case.title[: dtype.end() if dtype else 0]
+            title = case.title if case.kernel in (*WAITING, *ARMS) else configuration
             of_dtype = configurations.setdefault((case.kernel, dtype and dtype[0]), {})
-            of_dtype.setdefault(case.title[: dtype.end()] if dtype else "", []).append(case)
+            of_dtype.setdefault(title, []).append(case)
     return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 
-def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
+def failures(names: tuple[str, ...], seed: int) -> dict[str, str | list[str]]:
     """Return what is wrong by case that is run, and by kernel beside a matmul: called where Triton compiles. With a
     newer Triton than the pinned one also by configuration of the tables, whose promises have no other test there."""
     torch.set_num_threads(1)
@@ -89,17 +93,16 @@ def crowding(kernel: CompiledKernel) -> str:
 
 
 @pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS, OTHERS], ids=lambda names: names[0])
-def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, printed_elsewhere):
-    code = f"import json, test_shipped; print(json.dumps(test_shipped.failures({[*names]}, {commit_seed})))"
+def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, elsewhere):
     again = f"python -m tests.hopper {' '.join(names)} --seeds 1 --seed {commit_seed}"
-    assert printed_elsewhere(code) == {}, f"to see it again: {again}"
+    assert elsewhere(failures, names, commit_seed) == {}, f"to see it again: {again}"
 
 
 def lines_without_a_case() -> dict[str, list[int]]:
     """The lines of kernels that no case executes: of matmuls one configuration in bf16 and in fp8, all its ways."""
     torch.set_num_threads(1)
     every = hopper.every()
-    few = picked([*{case.kernel for case in every} - {*MATMULS}], 0)
+    few = [case for case in every if case.kernel not in MATMULS and is_short(case)]
     few += [case for case in every if case.thorough and re.match("copier|flagged_spills .* bf16.* lost", str(case))]
     for name in MATMULS:
         kernel = CONTENDERS[name].load()
@@ -117,9 +120,9 @@ def lines_without_a_case() -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_each_line_of_a_kernel_is_executed(printed_elsewhere):
+def test_each_line_of_a_kernel_is_executed(elsewhere):
     """By `python -m tests.hopper --lines` one sees which are not."""
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.lines_without_a_case()))") == {}
+    assert elsewhere(lines_without_a_case) == {}
 
 
 def ways_of(launch: KernelLaunch) -> dict[str, bool]:
@@ -150,7 +153,7 @@ def ways_without_a_case() -> list[str]:
     launches = []
     with patch.object(cases, "enqueue", lambda machine, launch: launches.append(launch)):
         for case in cases.cases():
-            if case.kernel in MATMULS:
+            if case.kernel in MATMULS and re.search("bf16|fp8", case.title):
                 case.make(0)[0](Machine())
     reached = {}
     for launch in launches:
@@ -160,41 +163,8 @@ def ways_without_a_case() -> list[str]:
     return [key for key, is_there in reached.items() if not is_there]
 
 
-def test_cases_have_what_kernels_depend_on(printed_elsewhere):
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.ways_without_a_case()))") == []
-
-
-def not_inspected() -> list[str]:
-    """Return the configurations whose binary, as `kernels.inspect` looks at it, no case of a short run executes."""
-    executed = set()
-
-    def note(machine: Machine, launch, *rest) -> int:
-        executed.add(cases.specialisation(launch))
-        return 0
-
-    with (
-        patch.object(cases, "enqueue", note),
-        patch.object(waiting, "enqueue", note),
-        patch.object(links, "enqueue", note),
-    ):
-        for case in hopper.every():
-            if not case.thorough:
-                case.make(0)[0](Machine())
-    missing = [
-        job
-        for job in jobs()
-        if job.target == TARGET
-        and job.kernel != "gated"  # its cases have other sizes
-        and cases.specialisation(example(job)) not in executed
-    ]
-    return [
-        f"{job.kernel} {job.config} {job.dtype}" for job in missing if job.dtype == "bf16" or job.kernel in CONTENDERS
-    ]
-
-
-def test_the_machine_executes_the_binaries_that_are_inspected(printed_elsewhere):
-    """Of what waits in bf16 alone."""
-    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.not_inspected()))") == []
+def test_cases_have_what_kernels_depend_on(elsewhere):
+    assert elsewhere(ways_without_a_case) == []
 
 
 @pytest.mark.slow

@@ -25,9 +25,26 @@ SPILLING = ("chunk_outer", "spill_once")
 TABLES = ("whole", "cut", "row_blocks", *SPILLING)
 
 
+def config_of(entry: tuple[str, int], dtype: str) -> tiles.Config:
+    """The configuration of an entry of a kernel's table: its name there, and a number among those in `dtype`."""
+    name, number = entry
+    return [each.config for each in tiles.table("sm90").of(name) if dtype in each.dtypes][number]
+
+
+def entries(kernel: str) -> list[tuple[str, int]]:
+    """All of a kernel beside a copier, and where none is on the SMs."""
+    names = kernel, f"{kernel}_alone"
+    return [(name, number) for name in names for number in range(len(tiles.table("sm90").of(name)))]
+
+
+def matrices(dtype: str, rows: int, columns: int, depth: int) -> list[torch.Tensor]:
+    """x, out and w, of NaN."""
+    return [padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth))]
+
+
 def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
     """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
-    x, out, w = (padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth)))
+    x, out, w = matrices(dtype, rows, columns, depth)
     shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
     return gathers.Operands(shards, x, whole_numbers(w, seed + ranks), out, rank, blocks=blocks)
 
@@ -48,12 +65,12 @@ def table(name: str, grid: Grid, ranks: int, steps: int) -> Table | list[list[Pi
     return pieces
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", entry=("", 0), *, ranks=RANKS, steps=1, **more) -> Case:
+def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *, ranks=RANKS, steps=1, **more) -> Case:
     """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number.
     `flags_are`: late, and the host raises them, in an order of the seed's; or up; or lost, which the second is."""
-    kernel = "flagged_spills" if name in SPILLING else entry[0] or "flagged"
+    kernel = "flagged_spills" if name in SPILLING else entry[0]
     blocks, lost = 1 + (name == "row_blocks"), 2 * (flags_are == "lost")
-    config = [e.config for e in tiles.table("sm90").of(kernel) if dtype in e.dtypes][entry[1]]
+    config = config_of((kernel, entry[1]), dtype)
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
@@ -103,11 +120,11 @@ GIVEN_UP_NS = 900_000
 def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, depth=328, **more) -> Case:
     """The kernel that waits for rows. The host brings them in any order; or all are here, but for those of the rank at
     the place `lost` of the order of arrival."""
-    config = [e.config for e in tiles.table("sm90").of(entry[0]) if dtype in e.dtypes][entry[1]]
+    config = config_of(entry, dtype)
 
     def make(seed: int):
         rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
-        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
+        x, out, w = matrices(dtype, rows, columns, depth)
         source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
         whole_numbers(w, seed + 1)
         order = random.Random(seed).sample(range(ranks), ranks)
@@ -147,11 +164,11 @@ def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, dept
 
 def that_tells(dtype: str, entry: tuple[str, int], *, ranks=RANKS, depth=328, **more) -> Case:
     """The kernel that tells of rows; nobody reads them."""
-    config = [e.config for e in tiles.table("sm90").of(entry[0]) if dtype in e.dtypes][entry[1]]
+    config = config_of(entry, dtype)
 
     def make(seed: int):
         rows, columns = ranks * config.block_m, 2 * config.block_n - 8
-        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
+        x, out, w = matrices(dtype, rows, columns, depth)
         whole_numbers(x, seed), whole_numbers(w, seed + 1)
         before = x.clone(), w.clone()
         order = random.Random(seed).sample(range(ranks), ranks)
@@ -178,15 +195,10 @@ def cases() -> list[Case]:
     listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
     listed += [for_chunks("row_blocks", "bf16", "lost"), for_rows("bf16", lost=2)]
     listed.append(for_chunks("chunk_outer", "bf16", ranks=8, steps=8))  # as inspected, and so are these
-    for name in ("flagged", "flagged_alone"):
-        for number in range(len(tiles.table("sm90").of(name))):
-            listed.append(for_chunks("cut", "bf16", entry=(name, number), ranks=8, steps=8))
-    for name in ("pieces_flags", "pieces_flags_alone"):
-        for number in range(len(tiles.table("sm90").of(name))):
-            listed.append(for_rows("bf16", entry=(name, number), depth=336))
-    for name in ("pieces_counters", "pieces_counters_alone"):
-        for number in range(len(tiles.table("sm90").of(name))):
-            listed += [that_tells(dtype, (name, number), depth=336, thorough=dtype == "fp16") for dtype in dtypes]
+    listed += [for_chunks("cut", "bf16", entry=entry, ranks=8, steps=8) for entry in entries("flagged")]
+    listed += [for_rows("bf16", entry=entry, depth=336) for entry in entries("pieces_flags")]
+    for entry in entries("pieces_counters"):
+        listed += [that_tells(dtype, entry, depth=336, thorough=dtype == "fp16") for dtype in dtypes]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
         listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         listed.append(

@@ -514,7 +514,7 @@ def pace(args, began):
         if not before:
             begin_s = max(due_s, 1e-9 * int(args["ready_ptr"][index]))
         due_s = begin_s + 1e-9 * behind * args["ns_per_byte"]
-        go_s = due_s - 1e-9 * (behind - before) * args["copy_ns_per_byte"]
+        go_s = due_s - 1e-9 * (behind - before) * args["ns_per_byte"]
         for counter, at_s in zip(args["let_go_ptr"][number].split(1), (go_s, due_s), strict=True):
             if counter < wanted:
                 raise_flag(counter, 1, max(at_s, began))
