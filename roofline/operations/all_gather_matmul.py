@@ -1,8 +1,8 @@
 """The all-gather matmul of the layer `up`: every rank's chunk of the activations is gathered while it is multiplied.
 
-Tensor-parallel degrees run from one side of the balance to the other. Where no link is chosen, one degree above the
-balance is measured over further links and with further ranks too, some degrees with as many ranks, and on a GPU three
-over PCIe.
+Tensor-parallel degrees run from one side of the balance to the other. Where neither these nor ranks or links are
+chosen, one degree above the balance is measured over further links and with further ranks too, some degrees with as
+many ranks, and on a GPU three over PCIe.
 """
 
 from dataclasses import dataclass

@@ -87,7 +87,7 @@ class Sweep:
     tp: Counts = ()
     tokens: Counts = ()
     """Tokens on a chip, for the weight prefetch."""
-    prefetch_tp: Counts = ()
+    prefetch_tp: Counts = (1,)
     """Tensor-parallel degrees of the weight prefetch."""
     ranks: Counts = ()
     wires: Names = ()

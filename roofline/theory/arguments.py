@@ -17,17 +17,17 @@ class Parser(argparse.ArgumentParser):
             wrong = message.partition("(choose from")[0].rpartition(": ")[2]
             for word in re.findall(r"[\w-]+", wrong):
                 if word not in words:
-                    near = near or nearest(word, words, cutoff=0.7)
+                    near = near or nearest(word, words)
         self.exit(2, f"{self.prog}: {message}; {near}".rstrip("; ") + "\n")
 
 
-def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """The question "did you mean ...? " with the nearest of the `words`; "" where none is near.
 
     >>> nearest("matmull", ["matmul", "ffn"]), nearest("x", ["matmul"])
     ('did you mean matmul? ', '')
     """
-    near = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, words, n=1)
     return f"did you mean {near[0]}? " if near else ""
 
 

@@ -59,21 +59,17 @@ def count(run, ncu, monkeypatch, capsys):
     return call
 
 
-def lines_after(run, before: int) -> list[dict]:
-    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()[before:]]
-
-
-def length(run) -> int:
-    return len((run / "samples.jsonl").read_text().splitlines())
+def lines_in(run) -> list[dict]:
+    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
 def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_is_named(count, run):
     """Of them `decode` takes no 1024 rows, and `f` is from a file that the journal names."""
-    before = length(run)
+    before = lines_in(run)
     case, failing, users = CASE.format(16, "cublas"), CASE.format(1024, "decode"), CASE.format(16, "f")
     code, out, error = count(case, failing, users)
     assert (code, error) == (1, "")
-    line, note = lines_after(run, before)
+    line, note = lines_in(run)[len(before) :]
     assert f"{line['shape']}-{line['contender']}" == case
     fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles")
     assert [line[field] for field in fields] == [1_020_042, 400_010, 2400, 1200]
@@ -105,9 +101,9 @@ def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_inte
 
 
 def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fails(count, run):
-    case, before = CASE.format(16, "decode"), length(run)
+    case, before = CASE.format(16, "decode"), lines_in(run)
     code, _, _ = count(case[:-2], told=TOLD, unseen=[case])
-    (note,) = lines_after(run, before)
+    (note,) = lines_in(run)[len(before) :]
     assert code == 1
     assert "counted 0 of 1 cases" in note["text"]
     assert note["text"].endswith(f"; {case}: not all of its calls were counted, ncu.log has what ncu printed.")
@@ -124,12 +120,12 @@ def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fail
     ],
 )  # fmt: skip
 def test_what_cannot_be_counted_is_one_line_and_nothing_is_journalled(count, run, words, does, message):
-    before = length(run)
+    before = lines_in(run)
     code, _, error = count(*words, **does)
     assert code == 2
     assert message in error
     assert error.count("\n") == 1
-    assert length(run) == before
+    assert lines_in(run) == before
 
 
 def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch, tmp_path):
