@@ -36,10 +36,8 @@ def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
     alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
     shape = end.step.shape
     told = end.broke.name if end.broke else _at_turn(worker, end)
-    name = told or end.step.name
-    names = [name or worker.request.apart]
-    if not any(names):
-        names = _likeliest(session, worker, shape)
+    name = told or end.step.name or worker.request.apart
+    names = [name] if name else _likeliest(session, worker, shape)
     return [name for name in names if shape and f"{shape}-{name}" not in session.run.outcomes]
 
 

@@ -165,17 +165,12 @@ def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new
     planned = session.passes if apart else session.planned_passes
     is_decided = session.options.decide and before.analysis == "throughput" and not apart  # by `close_decided`
     is_last = turns.whole and passes == planned and not is_decided
-    read = before.telemetry or turns.telemetry
-    if turns.whole:
-        cut_off = sum(round_.pass_index > before.passes for round_ in before.rounds)
-        in_pass = cut_off + len(turns.rounds)
-        read = telemetry.merged(before.telemetry, before.round_count - cut_off, turns.telemetry, in_pass)
     return {
         "passes": passes,
         "processes": before.processes + is_new_process,
         "stopped_by": (is_last and turns.stopped_by) or INTERRUPTED,
         "round_count": before.round_count + len(turns.rounds),
-        "telemetry": read,
+        "telemetry": telemetry.merged(before.telemetry, before.round_count, turns.telemetry, len(turns.rounds)),
         "late": {name: count + before.late.get(name, 0) for name, count in turns.late.items()},
     }
 

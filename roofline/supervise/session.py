@@ -103,11 +103,6 @@ class Session:
         left = [name for name in self.planned if not run or name in run.interrupted or name not in run.shapes]
         return [operations.parse(name)[0] for name in left]
 
-    @property
-    def fruitful(self) -> bool:
-        """Whether anything that was asked for has a number."""
-        return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
-
     def is_of_workers(self, shape: str) -> bool:
         """Whether workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)

@@ -5,9 +5,10 @@
 
 import zlib
 from dataclasses import asdict, replace
+from statistics import median
 
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import Shape, groups_of
+from roofline.store.run import Shape
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
@@ -237,11 +238,9 @@ class ShapePasses:
         prepared = self.prepared
         worker = self.worker
         shape = self.shape
-        groups = groups_of(self.rounds.rounds)
-        anchor = self.rounds.times_s.get(prepared.baseline)
         medians_s = {}
         for name in prepared.contenders:
-            medians_s[name] = time_of(self.rounds.times_s[name], groups, anchor).value
+            medians_s[name] = median(self.rounds.times_s[name].values())
         names = steady.chosen(prepared, medians_s, worker.options)
         if not names:
             return

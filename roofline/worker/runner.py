@@ -103,11 +103,6 @@ class Runner:
         """Calls that reach for the ceilings."""
         return []
 
-    def links(self, case, clock) -> dict:
-        """What the links of this GPU take from the matmul of `case`, and lose to it; nothing where there are
-        none."""
-        return {}
-
     def instruments(self) -> type | None:
         """What makes the instruments of a `CudaClock`, or None."""
 
