@@ -23,7 +23,6 @@ def step_memory(run):
     figure = theme.new(10, 5)
     colours = theme.colours(list(dict.fromkeys(shape.dtype for shape, _, _ in steps)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
-    peaks = []
     for shape, name, costs in steps:
         mode = shape.dtype
         kept_bytes = costs["weight_bytes"] + costs["optimizer_bytes"]
@@ -34,8 +33,7 @@ def step_memory(run):
             xs += list(start + np.linspace(0, 1, len(timeline)))
             ys += [(kept_bytes + live) / 1e6 for live in timeline]
         line = "-" if name == shape.baseline else "--"
-        axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}")
-        peaks.append(f"{max(ys):,.0f} MB in {mode}, {name}")
+        axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}: {max(ys):,.0f} MB at most")
     axes.axhline(kept_bytes / 1e6, color=theme.GREY, linestyle=":", label="weights and optimizer")
     axes.set_ylim(bottom=0)
     axes.set_xticks(np.arange(len(PHASES)) + 0.5, PHASES)
@@ -43,6 +41,6 @@ def step_memory(run):
         axes.axvline(start, color=theme.GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
     size = "-".join(shape.id.split("-")[1:5])
-    theme.about(figure, frame_of(run), f"Peaks of a step of {size}: {'; '.join(peaks[:2])}")
+    theme.about(figure, frame_of(run), f"Memory over a step of {size}")
     theme.lay_out(figure)
     return figure
