@@ -8,18 +8,22 @@ from roofline.report.plots import theme
 PHASES = ("forward", "backward", "optimizer")
 
 
-def step_memory(run):
-    """The figure of the widest model, with a line for each mode and contender whose whole step was looked at; None
-    where none was."""
-    steps = []
+def _whole_steps(run) -> list[tuple]:
+    """(shape, contender, costs) of each whole step that was looked at, of the widest model."""
+    steps_of_width = {}
     for shape, name in run.cases():
         costs = shape.entrants[name].get("costs", {})
         if "optimizer" in costs.get("memory_timeline", {}):
-            steps.append((shape, name, costs))
+            steps_of_width.setdefault(shape.params["width"], []).append((shape, name, costs))
+    return steps_of_width[max(steps_of_width)] if steps_of_width else []
+
+
+def step_memory(run):
+    """The figure of the widest model, with a line for each mode and contender whose whole step was looked at; None
+    where none was."""
+    steps = _whole_steps(run)
     if not steps:
         return None
-    widest = max(shape.params["width"] for shape, _, _ in steps)
-    steps = [step for step in steps if step[0].params["width"] == widest]
     figure = theme.new(10, 5)
     colours = theme.colours(list(dict.fromkeys(shape.dtype for shape, _, _ in steps)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
