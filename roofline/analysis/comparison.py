@@ -183,23 +183,31 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     runs = sides[0] | sides[1]
     all_pairs = _all_pairs(sides)
     pairs = _in_common(all_pairs)
+    judged = []
     missing = []
     for pair in pairs:
         if reason := pair.problem():
             missing.append(Missing(pair.case, "BASE or NEW" if pair.is_comparable else NEITHER, reason))
-    judged = [pair for pair in pairs if pair.is_comparable]
-    contenders = [pair for pair in judged if not pair.is_of_baseline and all(pair.telling)]
-    speeds = list(filter(None, (pair.speed("time_s") for pair in judged if pair.is_of_baseline)))
+        if pair.is_comparable and all(pair.telling) and not pair.is_of_baseline:
+            judged.append(pair)
     return Comparison(
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        means=_means(contenders, len(runs)),
-        cases=_cases(contenders),
+        means=_means(judged, len(runs)),
+        cases=_cases(judged),
         missing=missing + _missing(runs, all_pairs),
-        baseline_speed=geometric_mean(speeds) if speeds else None,
+        baseline_speed=_baseline_speed(pairs),
     )
+
+
+def _baseline_speed(pairs: list[Pair]) -> float | None:
+    speeds = []
+    for pair in pairs:
+        if pair.is_of_baseline and pair.on_one_wire and not pair.is_void:
+            speeds.append(pair.speed("time_s"))
+    return geometric_mean(speeds) if speeds else None
 
 
 def _cases(pairs: list[Pair]) -> list[CaseChange]:

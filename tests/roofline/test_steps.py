@@ -49,7 +49,8 @@ def test_figure_shows_memory_over_a_step(folder):
     memory = step_memory(load(folder))
     eager = memory.axes[0].get_lines()[0]
     assert eager.get_ydata().tolist() == [31, 34, 36, 32, 32]
-    assert memory.get_suptitle().startswith("Peaks of a step of l12-d768-b16-t256: 36 MB in fp32, eager; 36")
+    assert eager.get_label() == "fp32, eager: 36 MB at most"
+    assert memory.get_suptitle().startswith("Memory over a step of l12-d768-b16-t256")
     names = {path.name for path in write(folder)}
     assert "step_memory.png" in names
     assert "![step memory](step_memory.png)" in (folder / "report.md").read_text()

@@ -55,7 +55,5 @@ def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: s
     axes.margins(x=0.25, y=0.1)
     axes.autoscale_view()
     theme.plain_numbers(axes)
-    lengths = sorted(points["m"].unique())
-    axes.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
-    axes.xaxis.minorticks_off()
+    axes.set_xticks(points["m"].unique())
     return slopes

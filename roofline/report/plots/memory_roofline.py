@@ -67,12 +67,17 @@ def memory_roofline(frame):
     for end in ("", "_low", "_high"):
         frame[f"y{end}"] = 1e12 * frame[f"tflops{end}"]
     colours = theme.colours(frame["contender"].unique())
-    marks = {split: {"marker": mark} for split, mark in zip(frame["split"].unique(), cycle(MARKS))}
+    marks = {}
+    for split, mark in zip(frame["split"].unique(), cycle(MARKS)):
+        marks[split] = {"marker": mark}
     marks[MANY] = {"marker": "o", "ls": "none"}
     known = {"datasheet": run_frame.attrs.get("datasheet", {}), "measured": run_frame.attrs.get("roofs", {})}
     panels = []
     for dtype, rows in frame.groupby("dtype", sort=False):
-        roofs = {name: of_dtype[dtype] for name, of_dtype in known.items() if dtype in of_dtype}
+        roofs = {}
+        for name, of_dtype in known.items():
+            if dtype in of_dtype:
+                roofs[name] = of_dtype[dtype]
         panels.append(Panel(rows, roofs, colours, marks))
     figure = theme.new(12.5, 5.8 * len(panels) + 0.6)
     theme.about(figure, run_frame, finding(frame))

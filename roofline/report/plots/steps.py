@@ -8,22 +8,25 @@ from roofline.report.plots import theme
 PHASES = ("forward", "backward", "optimizer")
 
 
-def step_memory(run):
-    """The figure of the widest model, with a line for each mode and contender whose whole step was looked at; None
-    where none was."""
-    steps = []
+def _whole_steps(run) -> list[tuple]:
+    """(shape, contender, costs) of each whole step that was looked at, of the widest model."""
+    steps_of_width = {}
     for shape, name in run.cases():
         costs = shape.entrants[name].get("costs", {})
         if "optimizer" in costs.get("memory_timeline", {}):
-            steps.append((shape, name, costs))
+            steps_of_width.setdefault(shape.params["width"], []).append((shape, name, costs))
+    return steps_of_width[max(steps_of_width)] if steps_of_width else []
+
+
+def step_memory(run):
+    """The figure of the widest model, with a line for each mode and contender whose whole step was looked at; None
+    where none was."""
+    steps = _whole_steps(run)
     if not steps:
         return None
-    widest = max(shape.params["width"] for shape, _, _ in steps)
-    steps = [step for step in steps if step[0].params["width"] == widest]
     figure = theme.new(10, 5)
     colours = theme.colours(list(dict.fromkeys(shape.dtype for shape, _, _ in steps)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
-    peaks = []
     for shape, name, costs in steps:
         mode = shape.dtype
         kept_bytes = costs["weight_bytes"] + costs["optimizer_bytes"]
@@ -34,8 +37,7 @@ def step_memory(run):
             xs += list(start + np.linspace(0, 1, len(timeline)))
             ys += [(kept_bytes + live) / 1e6 for live in timeline]
         line = "-" if name == shape.baseline else "--"
-        axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}")
-        peaks.append(f"{max(ys):,.0f} MB in {mode}, {name}")
+        axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}: {max(ys):,.0f} MB at most")
     axes.axhline(kept_bytes / 1e6, color=theme.GREY, linestyle=":", label="weights and optimizer")
     axes.set_ylim(bottom=0)
     axes.set_xticks(np.arange(len(PHASES)) + 0.5, PHASES)
@@ -43,6 +45,6 @@ def step_memory(run):
         axes.axvline(start, color=theme.GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
     size = "-".join(shape.id.split("-")[1:5])
-    theme.about(figure, frame_of(run), f"Peaks of a step of {size}: {'; '.join(peaks[:2])}")
+    theme.about(figure, frame_of(run), f"Memory over a step of {size}")
     theme.lay_out(figure)
     return figure
