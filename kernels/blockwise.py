@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, persistent
-from kernels.contract import BLOCK, Kernel, KernelLaunch, Scales, launch_metadata
+from kernels.contract import BLOCK, Kernel, KernelLaunch, Scales
 from kernels.persistent import Config, accumulate, store_tile, tile_corner
 
 
@@ -45,7 +45,7 @@ def product(
     return acc
 
 
-@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
+@triton.jit(do_not_specialize=["M"])  # M differs from shape to shape
 def blockwise_kernel(
     x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

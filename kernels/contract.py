@@ -48,24 +48,6 @@ class KernelLaunch:
             return self.kernel[self.grid](**self.args)
 
 
-def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a launch of out[M, N] = x[M, K] @ w[N, K].T that a profiler as Proton shows: its name with the
-    sizes, FLOP, and the least bytes that it moves. Triton calls this where a profiler asks for it, with the kernel's
-    metadata and all arguments."""
-    tensors = {}
-    for name in ("x", "w", "out"):
-        tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
-    x, w, out = tensors.values()
-    (m, k) = x.shape
-    n = len(w)
-    scales = [args.get(name) for name in ("x_scales_ptr", "w_scales_ptr")]
-    return {
-        "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
-        f"flops{8 * x.element_size()}": 2 * m * n * k,
-        "bytes": sum(tensor.nbytes for tensor in (x, w, out, *scales) if tensor is not None),
-    }
-
-
 @dataclass(frozen=True)
 class Signals:
     """The flags by which a link tells a waiting kernel which transfers are here: one for each, in their order."""

@@ -45,7 +45,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, tiles
-from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
+from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
 from kernels.hopper import describe
 from kernels.persistent import accumulate, begin_of, program_of, scaled
 from kernels.workspace import workspace
@@ -97,7 +97,7 @@ def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
 
 
 # Specialising for these makes no better code, and each value would be another kernel.
-@triton.jit(do_not_specialize=["M", "even", "more"], launch_metadata=launch_metadata)
+@triton.jit(do_not_specialize=["M", "even", "more"])
 def decode_kernel(
     x_desc, w_desc, out_ptr, x_scales_ptr, w_scales_ptr,
     partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32

@@ -42,7 +42,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import wait_for
 from kernels.stream_k import Slots
@@ -165,7 +165,6 @@ class Arriving:
 @gluon.jit(
     do_not_specialize=["wanted", "order", "patience", "row_tiles"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
-    launch_metadata=launch_metadata,
 )
 def flagged_kernel(
     x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc,  # as in `kernels.warpgroup`

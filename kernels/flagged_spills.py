@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
 from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
 from kernels.tables import TileSchedule, tile_schedule
@@ -34,7 +34,6 @@ from roofline.theory.schedule import Grid
 @triton.jit(
     do_not_specialize=["wanted", "order", "patience", "row_tiles", "column_tiles"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
-    launch_metadata=launch_metadata,
 )
 def flagged_spills_kernel(
     x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, spilled_ptr, flags_ptr, wanted, lost_ptr, patience,

@@ -22,11 +22,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, persistent
-from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata
+from kernels.contract import Kernel, KernelLaunch, Scales
 from kernels.persistent import Config, product, scaled, tile_corner
 
 
-@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
+@triton.jit(do_not_specialize=["M"])  # M differs from shape to shape
 def gated_kernel(
     x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, tiles
-from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
+from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
 from kernels.hopper import describe
 from kernels.tiled import place_of
 
@@ -111,7 +111,7 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
         out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
 
 
-@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
+@triton.jit(do_not_specialize=["M"])  # M differs from shape to shape
 def persistent_kernel(
     x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -30,7 +30,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels import hopper
-from kernels.contract import KernelLaunch, Signals, example_operands, launch_metadata
+from kernels.contract import KernelLaunch, Signals, example_operands
 from kernels.flagged import Config, Flags
 from kernels.persistent import tile_corner
 from kernels.ring import aggregate, require_compiled
@@ -121,7 +121,6 @@ class InPieces:
 @gluon.jit(
     do_not_specialize=["gangs", "whole", "more", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr", "counters_ptr", "times_ptr"],
-    launch_metadata=launch_metadata,
 )
 def pieces_kernel(
     x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc,  # as in `kernels.warpgroup`

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, refuse_fp8, require_runnable, validate
+from kernels.contract import Kernel, KernelLaunch, Scales, refuse_fp8, require_runnable, validate
 from kernels.tiles import Config
 
 
@@ -35,7 +35,7 @@ def place_of(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 # M differs from call to call, and a multiple of 16 makes no better code.
-@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)
+@triton.jit(do_not_specialize=["M"])
 def tiled_kernel(
     x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,

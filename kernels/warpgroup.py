@@ -59,7 +59,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels import hopper
-from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
+from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, Slots, Work, deal
 from kernels.tiled import tiled_kernel
@@ -250,7 +250,6 @@ def run(
 # These arguments differ from shape to shape.
 @gluon.jit(
     do_not_specialize=["M", "supers_m", "supers_n", "gangs", "gang_m", "gang_n", "whole", "even", "more"],
-    launch_metadata=launch_metadata,
 )
 def warpgroup_kernel(
     x_desc, w_desc, out_desc,

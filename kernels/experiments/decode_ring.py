@@ -33,7 +33,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels import decode, hopper
-from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
+from kernels.contract import KernelLaunch, Scales, refuse_fp8
 from kernels.decode import Config, Decode, with_split
 from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, deal
@@ -137,7 +137,7 @@ def consume(x_desc, w_desc, out_ptr, out_row, M, N, smem, steps, dealt, shares):
 
 
 # These arguments differ from shape to shape.
-@gluon.jit(do_not_specialize=["M", "whole", "even", "more"], launch_metadata=launch_metadata)
+@gluon.jit(do_not_specialize=["M", "whole", "even", "more"])
 def decode_ring_kernel(
     x_desc, w_desc, out_ptr,
     sums_ptr,  # [shared tiles + programs - 1, rows of a tile, tokens] fp32

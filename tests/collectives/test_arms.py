@@ -90,8 +90,12 @@ def test_dead_link_ends_the_arm_with_an_error_and_the_next_run_is_right(arm, gat
 
 
 def test_chunks_that_are_here_are_taken_together():
-    case, link, products, rows = Gather(2, blocks=4), PacedThread(FAST, 2), [], []
-    operands, multiply = case.operands, case.operands.matmul
+    case = Gather(2, blocks=4)
+    link = PacedThread(FAST, 2)
+    products = []
+    rows = []
+    operands = case.operands
+    multiply = operands.matmul
     operands.chunk_plan = operands.block_plan = [1, 4]
     with Products(products):
         assert torch.equal(GATHERING["chunk_launches"](operands, link), case.expected(""))
@@ -116,8 +120,11 @@ def test_prefetch_multiplies_with_its_layer_and_gathers_the_next(arm, steps, ran
     layers = [whole_numbers(layer, 64, 128, most=1).to(device, dtype) for layer in range(2)]
     x, out = whole_numbers(2, 24, 128, most=1).to(device, dtype), torch.empty(24, 64, device=device, dtype=dtype)
     shares, buffers = [layer.chunk(4) for layer in layers], [layer * torch.nan for layer in layers]
-    operands, wire, taken = weight_prefetch.Operands(shares, buffers, x, out, rank), link(5e6, rank), []
-    multiply, wait = operands.matmul, wire.wait
+    operands = weight_prefetch.Operands(shares, buffers, x, out, rank)
+    wire = link(5e6, rank)
+    taken = []
+    multiply = operands.matmul
+    wait = wire.wait
     operands.matmul = lambda *given: taken.append("matmul") or multiply(*given)
     wire.wait = lambda count: taken.append("wait") or wait(count)
     for step in range(4):

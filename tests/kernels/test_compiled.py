@@ -4,7 +4,6 @@ interpreting, and Triton cannot do both in one."""
 import re
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,31 +89,6 @@ def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_chan
     ways = {"flatten": ("persistent", "gated", "blockwise"), "shared1": ("warpgroup", "warpgroup_blockwise")}
     assert changes == {(kernel, way) for way, kernels in ways.items() for kernel in kernels}
     assert {job.kernel for job in inspect.jobs(["decode"])} == {"decode"}
-
-
-def told_to_profilers() -> dict[str, dict]:
-    """Return what each kernel tells a profiler of its example, called as Triton calls it."""
-    told = {}
-    for job in inspect.jobs():
-        if job.target == 90 and job.dtype in ("bf16", "fp8"):
-            launch, about = inspect.example(job), SimpleNamespace(name=job.kernel)
-            told[f"{job.kernel} {job.dtype}"] = launch.kernel.launch_metadata(launch.grid, about, launch.args)
-    return told
-
-
-def test_profilers_are_told_name_flop_and_bytes_of_each_kernel(elsewhere):
-    told, side = elsewhere(told_to_profilers), 4096
-    assert {words.split()[0] for words in told} == {job.kernel for job in inspect.jobs()} <= inspect.examples().keys()
-    for words, values in told.items():
-        kernel, dtype = words.split()
-        m = 64 if kernel in FEW_ROWS else side  # the rows of its last entry
-        name, flop = f"{kernel} [M={m}, N={side}, K={side}]", 2 * m * side * side
-        operands, out = m * side + side * side, 2 * m * side // (2 if kernel == "gated" else 1)
-        if dtype == "fp8":
-            scales = (m + side // 128) * (side // 128) if "blockwise" in kernel else m + side
-            assert values == {"name": name, "flops8": flop, "bytes": operands + out + 4 * scales}
-        else:
-            assert values == {"name": name, "flops16": flop, "bytes": 2 * operands + out}
 
 
 def spilled_by_masks() -> list[str]:

@@ -175,15 +175,35 @@ NO_FP8 = "x is torch.float8_e4m3fn, which {} does not multiply", "take cublas, p
 @pytest.mark.parametrize(
     ("names", "operands", "words"),
     [
-        ("persistent decode", lambda: (X.float(), EIGHT.float()), ("float32, {} takes bfloat16 and float16", "tiled")),
+        (
+            "persistent decode",
+            lambda: (X.float(), EIGHT.float()),
+            ("float32, {} takes bfloat16 and float16", "tiled"),
+        ),
         ("tiled torch inductor decode_ring", lambda: by_row(16, 16, 32), NO_FP8),
         ("persistent decode warpgroup", lambda: by_block(8, 144, 256), OF_ROWS),
         ("blockwise warpgroup_blockwise", lambda: by_row(8, 144, 256), OF_BLOCKS),
         ("blockwise warpgroup_blockwise", lambda: (EIGHT, EIGHT), OF_BLOCKS),
-        ("cublas", lambda: by_row(16, 16, 24), ("K=24", "16")),
-        ("cublas", lambda: by_block(8, 144, 640), ("K=640, 5 blocks", "a multiple of 4", "take blockwise")),
-        ("deep_gemm", lambda: by_row(8, 144, 384), ("fp8 with scales by block", "take cublas")),
-        ("deep_gemm", lambda: by_block(1, 144, 640), ("DeepGEMM is not installed", "install.sh", "take blockwise")),
+        (
+            "cublas",
+            lambda: by_row(16, 16, 24),
+            ("K=24", "16"),
+        ),
+        (
+            "cublas",
+            lambda: by_block(8, 144, 640),
+            ("K=640, 5 blocks", "a multiple of 4", "take blockwise"),
+        ),
+        (
+            "deep_gemm",
+            lambda: by_row(8, 144, 384),
+            ("fp8 with scales by block", "take cublas"),
+        ),
+        (
+            "deep_gemm",
+            lambda: by_block(1, 144, 640),
+            ("DeepGEMM is not installed", "install.sh", "take blockwise"),
+        ),
     ],
 )
 def test_a_hopper_is_refused_what_a_contender_does_not_multiply(names, operands, words, installed):
@@ -199,11 +219,41 @@ def test_a_hopper_is_refused_what_a_contender_does_not_multiply(names, operands,
 @pytest.mark.parametrize(
     ("name", "operands", "capability", "cuda", "words"),
     [
-        ("persistent", lambda: (X, EIGHT), (8, 9), "13.0", ["capability 8.9", "persistent needs 9.x", "kernels.tiled"]),
-        ("persistent", lambda: by_row(16, 16, 32), (8, 9), "13.0", ["needs 9.x (Hopper); cast x and w to bfloat16"]),
-        ("cublas", lambda: by_row(16, 16, 32), (8, 0), "13.0", ["capability 8.0, fp8 needs 9.0", "bfloat16"]),
-        ("cublas", lambda: by_block(8, 144, 512), (9, 0), "12.8", ["CUDA is 12.8", "from 12.9 on", "take blockwise"]),
-        ("cublaslt_best", lambda: by_row(8, 144, 384), (9, 0), "12.8", ["scales by row from 12.9 on", "take cublas"]),
+        (
+            "persistent",
+            lambda: (X, EIGHT),
+            (8, 9),
+            "13.0",
+            ["capability 8.9", "persistent needs 9.x", "kernels.tiled"],
+        ),
+        (
+            "persistent",
+            lambda: by_row(16, 16, 32),
+            (8, 9),
+            "13.0",
+            ["needs 9.x (Hopper); cast x and w to bfloat16"],
+        ),
+        (
+            "cublas",
+            lambda: by_row(16, 16, 32),
+            (8, 0),
+            "13.0",
+            ["capability 8.0, fp8 needs 9.0", "bfloat16"],
+        ),
+        (
+            "cublas",
+            lambda: by_block(8, 144, 512),
+            (9, 0),
+            "12.8",
+            ["CUDA is 12.8", "from 12.9 on", "take blockwise"],
+        ),
+        (
+            "cublaslt_best",
+            lambda: by_row(8, 144, 384),
+            (9, 0),
+            "12.8",
+            ["scales by row from 12.9 on", "take cublas"],
+        ),
     ],
 )
 def test_other_gpus_and_an_older_cuda_are_refused(name, operands, capability, cuda, words, installed):

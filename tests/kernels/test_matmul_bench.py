@@ -295,7 +295,14 @@ def on_an_absent_h100() -> list:
     for case in sweep(options):
         prepared = prepare(["decode", "persistent", "warpgroup"], case, options)
         tuned = [name for name, entrant in prepared.entrants.items() if entrant.facts.get("tuned")]
-        facts.append([case.m, prepared.facts["dispatched"], tuned, prepared.entrants["cublas"].facts])
+        facts.append(
+            [
+                case.m,
+                prepared.facts["dispatched"],
+                tuned,
+                prepared.entrants["cublas"].facts,
+            ]
+        )
     matmul.kernels.contender_for = lambda *operands: 1 / 0
     prepared = prepare(["persistent"], case, options)
     return [*facts, [[*prepared.entrants], prepared.facts["dispatched"]]]

@@ -24,7 +24,13 @@ def inspected(folder: str) -> list:
     triton.knobs.compilation.listener = lambda *, cache_hit, **about: hits.append(cache_hit)
     findings = [trial_launches.inspect_launch(job, case) for _ in range(2)]
     wrong = trial_launches.inspect_launch(Job("warpgroup", Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case)
-    return [launch.grid[0], launch.args["SHARED"], hits[:1], findings[0].problems, wrong.problems]
+    return [
+        launch.grid[0],
+        launch.args["SHARED"],
+        hits[:1],
+        findings[0].problems,
+        wrong.problems,
+    ]
 
 
 @pytest.mark.slow
