@@ -146,21 +146,23 @@ class Rounds:
     def _named(self, name: str, call: Call, number: int) -> Call:
         """`call`, whose exceptions are `CallError`s that name it. While it runs, or wakes its threads, `mark[0]` is
         `number`. Where its result is looked at, it is kept."""
+        mark = self._mark
+        returned = self._returned  # and not these rounds: what they hold is let go with them
 
         def guarded(function: Callable | None, number: int) -> Callable | None:
             def run():
-                self._mark[0] = number
+                mark[0] = number
                 try:
                     result = function()
-                    if name in self._returned:
-                        self._returned[name] = result
+                    if name in returned:
+                        returned[name] = result
                     return result
                 except BaseException as error:
                     if not is_of_contender(error):
                         raise
                     raise CallError(name) from error
                 finally:
-                    self._mark[0] = 0
+                    mark[0] = 0
 
             return function and run
 
