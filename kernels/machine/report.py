@@ -184,6 +184,8 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     waits = [text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)]
     if "fence.proxy" in error.message:
         text = PROXY_FENCE
+    elif "an mbarrier between them" in error.message:
+        text = "the scope .cluster in its arrival, or the fence before it, and in the wait, or the fence behind it"
     elif "scopes" in error.message:
         text = f"a scope that reaches both: .{scope} in both instructions"
     elif waits:

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, GRANULE, Clock, Ledger, Releases, Replicas
+from .order import GENERIC, GRANULE, KNOWN, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -160,8 +160,10 @@ class Noted:
         if late is None:
             return
         missing = "with no order between"
-        if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
+        if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
             missing = "with no fence.proxy.async after it"
+            if row == GENERIC:
+                missing = "and an mbarrier between them is used with a scope that does not reach so far"
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
         message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
@@ -207,7 +209,7 @@ class Shared(Noted):
         reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        known = clock.of(self.first, len(reads))
+        known = clock.of(self.first, len(reads), min(row, KNOWN))
         axes = [1] * (reads.ndim - 1)
         late = reads > known.reshape(-1, *axes)
         if np.count_nonzero(late):
@@ -321,7 +323,8 @@ class GlobalMemory:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
         g = region.index(g)
         region.compare(region.writes, g, clock, row, number, instruction, "overwrites", "wrote")
-        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, "overwrites", "reads")
+        of_readers = of_readers or clock
+        region.compare(region.reads, g, of_readers, min(row, KNOWN), number, instruction, "overwrites", "reads")
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:

@@ -4,10 +4,11 @@ An *agent* makes accesses in an order of its own. It is a warp; a warp's operati
 of bulk stores; the TMA loads of one mbarrier; or the host. Its *epoch* counts what it has done. A warp's *clock* has,
 for each agent, the epoch up to which the warp knows what the agent did. Barriers, releases and acquires join clocks.
 
-A clock has three rows, because the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence
-stands between. They are what generic accesses may rely on, what those of the async proxy may rely on in shared memory,
-and what those may rely on in global memory. A fence copies the first row over the others, so it counts wherever it
-stands on the way from writer to reader (PTX ISA 8.7, 8.9.5: a proxy fence along the causality path).
+A clock has rows, because the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence
+stands between. They are what generic accesses may rely on; what is known at all; what accesses of the async proxy may
+rely on in shared memory, and in global memory. A fence copies what is known over the last two, so it counts wherever it
+stands on the way from writer to reader (PTX ISA 8.7, 8.9.5: a proxy fence along the causality path). More is known than
+generic accesses may rely on where CTAs meet at an mbarrier with a scope that does not reach from one to the other.
 
 Two accesses that conflict and are not ordered are a fault whichever came first: most schedules show a missing barrier,
 not only the unlucky one.
@@ -20,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-GENERIC, SHARED, GLOBAL = range(3)
+GENERIC, KNOWN, SHARED, GLOBAL = range(4)
+UNFENCED = slice(GENERIC, SHARED)
 FOREVER = 2**31 - 1
 GRANULE = 2
 """Bytes of a granule, the unit in which memory notes accesses."""
@@ -42,6 +44,9 @@ class Scope:
     cluster: int
     size: int = 0
     """Bytes of each element of an access; 0 where any size will do."""
+
+    def rank(self) -> int:
+        return SCOPES.index(self.reach)
 
     def covers(self, other: "Scope") -> bool:
         if self.reach in ("cta", "cluster"):  # numbers of agents, which no two devices share
@@ -124,12 +129,17 @@ class Clock:
 
     def _block(self, agent: int) -> np.ndarray:
         block = self.blocks.get(agent >> CLUSTER_BITS)
-        return np.zeros((3, self.width), np.int32) if block is None else block
+        return np.zeros((4, self.width), np.int32) if block is None else block
 
-    def join(self, other: "Clock") -> None:
+    def join(self, other: "Clock", unreached: np.ndarray | None = None) -> None:
+        """Also know what another clock knows. `unreached`: agents of a cluster on which generic accesses still may not
+        rely."""
         blocks = self.blocks
         for cluster, theirs in other.blocks.items():
             mine = blocks.get(cluster)
+            if unreached is not None:
+                theirs = theirs.copy()
+                theirs[GENERIC, unreached] = 0
             if mine is not theirs:
                 blocks[cluster] = theirs if mine is None else np.maximum(mine, theirs)
         if other.ended is not self.ended:
@@ -140,7 +150,7 @@ class Clock:
         for cluster, block in self.blocks.items():
             self.blocks[cluster] = fenced = block.copy()
             for row in rows:
-                np.maximum(block[row], block[GENERIC], out=fenced[row])
+                np.maximum(block[row], block[KNOWN], out=fenced[row])
 
 
 def joined(clocks: Iterable[Clock]) -> Clock:

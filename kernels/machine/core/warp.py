@@ -11,7 +11,7 @@ import numpy as np
 from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
-from .order import GENERIC, Agent, Clock, Scope
+from .order import UNFENCED, Agent, Clock, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
@@ -155,7 +155,7 @@ class Warp:
     def tick(self) -> None:
         """Begin a new epoch: accesses from now on are not covered by earlier releases or fences of the async proxy."""
         self.epoch += 1
-        self.clock.put(self.agent, self.epoch, GENERIC)
+        self.clock.put(self.agent, self.epoch, UNFENCED)
 
     def join(self, clock: Clock) -> None:
         self.clock.join(clock)
