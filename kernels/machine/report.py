@@ -220,7 +220,10 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         touch = touches[-1] if touches else last
         return page(error.message, touched(touch), ("missing", lacking))
     if error.kind == "race" and error.agent is not None and last:
-        conflicts = [touch for touch in touches if touch is not last and (touch.writes or last.writes)]
+        conflicts = []
+        for touch in touches:
+            if (touch.writes or last.writes) and (touch.warp, touch.lanes) != (last.warp, last.lanes):
+                conflicts.append(touch)
         first = conflicts[-1] if conflicts else last
         both = "written and read"
         if first.writes and last.writes:

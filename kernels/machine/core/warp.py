@@ -11,6 +11,7 @@ import numpy as np
 from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
+from .lanes import Lanes
 from .order import UNFENCED, Agent, Clock, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
@@ -132,6 +133,7 @@ class Warp:
             self.lanes = program.threads % LANES > LANE
         self.local = program.local.copy()
         self.agent = cta.agent(Agent.WARP, number)
+        self.among = Lanes(self.agent)
         self.clock = cta.launch.start.copy()
         self.tick()
         self.groups: dict[str, Groups] = {}
@@ -159,6 +161,7 @@ class Warp:
 
     def join(self, clock: Clock) -> None:
         self.clock.join(clock)
+        self.among.hear(clock)
 
     def scope(self, reach: str, size: int = 0) -> Scope:
         cta = self.cta

@@ -75,6 +75,7 @@ def exchange(*opcodes: str, kinds: str) -> Callable:
                     np.copyto(predicates, predicate, where=lanes)
                 put(w, results)
                 put_predicate(w, predicates)
+                w.among.shuffle(w)
 
             run.members = members
             return run
@@ -174,8 +175,9 @@ def meet(program, inst):
     (members,) = program.given(inst.args, ["b32"])
 
     def run(w):
-        for _ in groups(w, members(w)):
-            pass
+        for lanes in groups(w, members(w)):
+            w.among.meet(lanes, w.epoch)
+        w.tick()
 
     run.members = members
     return run

@@ -339,6 +339,7 @@ def wait(w, inst, put, where, phase, hint):
         is_heard = scope.meets(mine)
         if ".relaxed" not in inst.op:
             w.clock.join(clock, None if is_heard else w.cta.unreached)
+            w.among.hear(clock)
         elif is_heard:  # it is left to a fence behind the wait
             w.read[scope] = joined([clock, w.read.get(scope, clock)])
     if not passed and "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may

@@ -52,7 +52,7 @@ def test_cuda_by_nvrtc():
     verdict = sum2d(expected=dict(out=out))
     assert verdict, verdict
     raced = str(sum2d(NVRTC.replace("bar.sync", "// bar.sync")))
-    assert re.match(r"uninitialised: byte \d+ of the shared memory of CTA 0 \(2080 bytes\)", raced), raced
+    assert re.match(r"(race|uninitialised): byte \d+ of the shared memory of CTA 0 \(2080 bytes\)", raced), raced
     assert "          PTX line 95: ld.shared.f32 %f7, [%rd21]" in raced
 
 
