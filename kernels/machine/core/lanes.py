@@ -82,7 +82,7 @@ class Notes:
                 self.lanes[places] = 0
                 np.bitwise_or.at(self.lanes, places, bits)
                 bits = self.lanes[places]
-            elif len(entry.who) == LANES and (places == places[0]).all():
+            elif len(entry.who) == LANES and (entry.places == entry.places[0]).all():
                 bits[:] = BITS[COLLECTIVE]  # a scalar
             else:  # of lanes that load one element by one instruction, the lowest stands for all
                 places = places[::-1]
@@ -111,6 +111,7 @@ class Lanes:
         self.met = 0
         self.shuffled = 0
         self.latest = 0  # the epoch of the last access
+        self.each = np.zeros(LANES, np.int32)  # of each lane's last one
         self.knows: np.ndarray | None = None
         """[32, 32]: the epoch up to which each lane knows each; None where only all lanes have met."""
         self.reads: dict[Any, Notes] = {}
@@ -135,6 +136,30 @@ class Lanes:
         """Know what the warp released itself, and acquires again."""
         self.met = max(self.met, clock.item(KNOWN, self.agent))
 
+    def released(self, clock: Clock, lanes: np.ndarray | None) -> Clock:
+        """What some lanes, [32], or all, release of the warp's clock: what others accessed only if they know of it."""
+        if lanes is None or self.latest <= self.met:
+            return clock
+        known = np.full(LANES, self.met)
+        if self.knows is not None:
+            known = np.maximum(known, self.knows[lanes].max(0))
+        missed = ~lanes & (self.each > known)
+        if not missed.any():
+            return clock
+        released = clock.copy()
+        released.lower(self.agent, known[missed].min())
+        released.lanes[self.agent] = np.where(lanes, clock.item(KNOWN, self.agent), known)
+        return released
+
+    def are_among(self, lanes: np.ndarray, memory, places: np.ndarray, *, wrote: bool) -> bool:
+        """Whether these lanes, [32], are all that last wrote some bytes, or read them."""
+        noted = self.writes if wrote else self.reads
+        if memory not in noted:
+            return False
+        notes = noted[memory]
+        notes.settle(len(memory.data), 0, writes=wrote)
+        return not (notes.lanes[places] & BITS[:LANES][~lanes].sum(dtype=np.uint32)).any()
+
     def late(self, epoch: int) -> np.ndarray:
         """[33]: for each lane, then for all lanes together, the others whose accesses of an epoch it does not know."""
         if self.knows is None:
@@ -149,6 +174,7 @@ class Lanes:
         """Note an access by lanes. Raises RaceError or LanesError where another lane accessed these bytes, and the two
         have not met since."""
         self.latest = epoch
+        self.each[... if who[0] == COLLECTIVE else who] = epoch
         entry = Entry(places, who, epoch, strong)
         self._check(self.writes, memory, entry, instruction, writes, "wrote")
         if writes:
@@ -181,7 +207,7 @@ class Lanes:
         for epoch in set(epochs[epochs > self.met].tolist()):
             late = np.where(epochs == epoch, held & self.late(epoch)[who], late)
         if did == "wrote":  # of lanes that stored the same by one instruction, each knows its own
-            late[held & BITS[who] != 0] = 0
+            late[held & BITS[who] == BITS[who]] = 0
         if not late.any():
             return
         first = int(np.argmax(late != 0))

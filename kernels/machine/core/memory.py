@@ -147,17 +147,29 @@ class Noted:
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """The first byte at `g`, an index that `index` gave, for which `holds` is true."""
-        every = np.arange(len(self.writes))[g]
-        first = int(np.argmax(holds))
-        second, whole = divmod(every.item(first), len(self.writes) // GRANULE)
+        return self.bytes_at(g, holds).item(0)
+
+    def bytes_at(self, g, holds: np.ndarray) -> np.ndarray:
+        """The first bytes of granules, and bytes, at `g` for which `holds` is true."""
+        second, whole = np.divmod(np.arange(len(self.writes))[g][holds], len(self.writes) // GRANULE)
         return whole * GRANULE + second
+
+    def is_known(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> bool:
+        """Whether a clock covers what a warp did at these bytes: it may cover only some of the warp's lanes."""
+        if agent not in clock.lanes:
+            return False
+        warp = self.ledger.accesses[self.ledger.latest[agent]].by
+        return warp.among.are_among(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
 
     def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
         """Raise RaceError if an access that is `noted` at `g` is not ordered before the one that has this number."""
         numbers = noted[g]
         scope = self.ledger.accesses[number].scope
-        late = self.ledger.unordered(numbers, clock, row, scope)
-        if late is None:
+        for late in self.ledger.unordered(numbers, clock, row, scope):
+            places = self.bytes_at(g, numbers == late.number)
+            if not self.is_known(late.agent, late.epoch, clock, places, wrote=did == "wrote"):
+                break
+        else:
             return
         missing = "with no order between"
         if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
@@ -167,8 +179,7 @@ class Noted:
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
         message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
-        byte = self.first_byte(g, numbers == late.number)
-        raise RaceError(message, self, byte, late.agent)
+        raise RaceError(message, self, places.item(0), late.agent)
 
 
 class Shared(Noted):
@@ -212,12 +223,13 @@ class Shared(Noted):
         known = clock.of(self.first, len(reads), min(row, KNOWN))
         axes = [1] * (reads.ndim - 1)
         late = reads > known.reshape(-1, *axes)
-        if np.count_nonzero(late):
-            readers = np.nonzero(late)[0]
-            reader = int(readers[0])
-            byte = self.first_byte(g, late[reader])
+        for reader in np.flatnonzero(late.any(tuple(range(1, late.ndim)))).tolist():
+            places = self.bytes_at(g, late[reader])
+            agent = self.first + reader
+            if self.is_known(agent, int(reads[reader][late[reader]].max()), clock, places, wrote=False):
+                continue
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, byte, self.first + reader)
+            raise RaceError(message, self, places.item(0), agent)
         self.writes[g] = number
 
     def end(self) -> None:

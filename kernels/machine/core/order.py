@@ -14,7 +14,7 @@ Two accesses that conflict and are not ordered are a fault whichever came first:
 not only the unlucky one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -89,16 +89,20 @@ class Clock:
     blocks, so no block is changed in place. All is known of the clusters in `ended`.
     """
 
-    __slots__ = ("blocks", "ended", "width")
+    __slots__ = ("blocks", "ended", "lanes", "width")
 
     def __init__(self, width: int, blocks: dict[int, np.ndarray] | None = None, ended: frozenset[range] = frozenset()):
         """`width`: the most agents that a cluster has."""
         self.width = width
         self.blocks = blocks or {}
         self.ended = ended
+        self.lanes: dict[int, np.ndarray] = {}
+        """By a warp's agent the epoch up to which each of its lanes is known, [32]: of some it is later than of all."""
 
     def copy(self) -> "Clock":
-        return Clock(self.width, dict(self.blocks), self.ended)
+        clock = Clock(self.width, dict(self.blocks), self.ended)
+        clock.lanes.update(self.lanes)
+        return clock
 
     def item(self, row: int, agent: int) -> int:
         cluster = agent >> CLUSTER_BITS
@@ -119,6 +123,10 @@ class Clock:
         at = agent & IN_CLUSTER
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
+
+    def lower(self, agent: int, epoch: int) -> None:
+        """Know no more of an agent than up to an epoch."""
+        self.put(agent, np.minimum(self.of(agent, 1, ALL_ROWS), epoch), count=1)
 
     def knowing(self, agents: Iterable[int]) -> "Clock":
         """A clock that also knows all that these agents ever do."""
@@ -142,6 +150,8 @@ class Clock:
                 theirs[GENERIC, unreached] = 0
             if mine is not theirs:
                 blocks[cluster] = theirs if mine is None else np.maximum(mine, theirs)
+        for agent, epochs in other.lanes.items():
+            self.lanes[agent] = np.maximum(epochs, self.lanes.get(agent, 0))
         if other.ended is not self.ended:
             self.ended |= other.ended
 
@@ -185,11 +195,11 @@ class Ledger:
             self.accesses.append(Access(agent, epoch, by, instruction, generic, scope, number))
         return number
 
-    def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
-        """One of these accesses that `clock` does not cover, and that is not morally strong with `scope`; else None."""
+    def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Iterator[Access]:
+        """Yield these accesses that `clock` does not cover, and that are not morally strong with `scope`."""
         raw = numbers.tobytes()
         if not raw.strip(b"\0"):  # nobody
-            return None
+            return
         distinct = [numbers.item(0)]
         if raw != raw[: numbers.itemsize] * numbers.size:  # most often there is one, or few
             flat = numbers.reshape(-1)
@@ -199,8 +209,7 @@ class Ledger:
             if clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch:
                 continue
             if not (scope and access.scope and scope.meets(access.scope)):
-                return access
-        return None
+                yield access
 
 
 class Replicas:

@@ -2,7 +2,7 @@
 
 PTX ISA 8.7: 6.4.1.1 (generic addresses), 8.4 and 8.7 (strong accesses), 9.7.9.8 (ld), 9.7.9.9 (ld.global.nc), 9.7.9.11
 (st), 9.7.9.15 to 9.7.9.19 (prefetch, applypriority, createpolicy, isspacep).
-A warp is one agent: accesses by different lanes of it count as ordered.
+For others a warp is one agent; its own lanes are told apart (core/lanes.py).
 """
 
 import re
@@ -252,9 +252,9 @@ def end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fals
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
-    released = w.released
+    released = {scope: w.among.released(clock, w.mask) for scope, clock in w.released.items()}
     if is_release:
-        released = released | {w.scope(strong.reach): w.clock.copy()}
+        released[w.scope(strong.reach)] = w.among.released(w.clock, w.mask).copy()
     for address in set(starts(places, strong.size)):
         releases.publish(address, released, read=read)
     if is_release:

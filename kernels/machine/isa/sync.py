@@ -120,7 +120,7 @@ def fence(w, inst):
             if scope.meets(mine):
                 w.join(clock)
     if ".acquire" not in inst.op:
-        w.released[mine] = w.clock.copy()
+        w.released[mine] = w.among.released(w.clock, w.mask).copy()
     w.tick()
 
 
@@ -290,9 +290,11 @@ def arrive(w, inst, put, where, number):
     """The state that an arrival returns is the phase, and how many arrivals were pending before it."""
     states = np.zeros(LANES, np.uint64)
     mine = w.scope(reach(inst))
-    released = {mine: w.clock}
+    released = {mine: w.among.released(w.clock, w.mask)}
     if ".relaxed" in inst.op:  # what fences before it have released, as far as both scopes reach
-        released = {min(mine, fenced, key=Scope.rank): clock for fenced, clock in w.released.items()}
+        released = {
+            min(mine, fenced, key=Scope.rank): w.among.released(clock, w.mask) for fenced, clock in w.released.items()
+        }
     for lane in lanes_of(w):
         mbarrier = mbarrier_at(w, int(where(w)[lane]))
         count = int(number(w)[lane]) if number else 1

@@ -13,7 +13,8 @@ WAIT = "{{\nW: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r9+64], {}; @!%p1
 MULTICAST = f"""@%one {TMA}.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
     [%r6], [%M, {{{{0, 0}}}}], [%r5], {{}};"""
 PIECES = dict(
-    PUT="st.shared.b32 [%r9], 5;", FAR="st.shared::cluster.b32 [%r10], 7;", GET="ld.shared::cluster.b32 %r1, [%r10];",
+    PUT="@%one st.shared.b32 [%r9], 5;", FAR="@%one st.shared::cluster.b32 [%r10], 7;",
+    GET="ld.shared::cluster.b32 %r1, [%r10];",
     OWN="ld.shared.b32 %r1, [global_smem];", OUT="@%one st.global.b32 [%A], %r1;",
     SYNC="barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", ARRIVE="barrier.cluster.arrive.release;",
     WAIT="barrier.cluster.wait.acquire;",
@@ -26,7 +27,7 @@ PIECES = dict(
     SEEN="ld.shared.b32 %r1, [%r4+1024]; st.global.b32 [%d1], %r1;",
     LESS="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 512;",
     ONE=MULTICAST.format("1"), TWO=MULTICAST.format("2"), BOTH=MULTICAST.format("3"),
-    PUT6="st.shared.b32 [%r9], 6;", SOME="@%one barrier.cluster.arrive.aligned;",
+    PUT6="@%one st.shared.b32 [%r9], 6;", SOME="@%one barrier.cluster.arrive.aligned;",
     L0FAR=WAIT.replace("parity", "parity.acquire.cluster").format(0),
     L0LATER=WAIT.replace("parity", "parity.relaxed.cluster").format(0),
     BARE="@%one mbarrier.arrive.shared::cluster.b64 _, [%r10+64];", MEET="bar.sync 0;",

@@ -143,8 +143,8 @@ def test_atomics(op, space):
     red = (
         f"red.{space}.relaxed.sys.{op} [{second}]" if op[:2] not in ("ca", "ex") else f"atom.{space}.{op} _, [{second}]"
     )
-    body = f"""st.{space}.{kind} [{first}], {before}; st.{space}.{kind} [{second}], {before}; mov.{kind} {r}3, 900; {MEET}
-    sub.s32 %r1, %l, 9; cvt.s64.s32 %d1, %r1; cvt.u16.u32 %h1, %r1; setp.lt.u32 %p1, %l, 5;
+    body = f"""st.{space}.{kind} [{first}], {before}; st.{space}.{kind} [{second}], {before}; mov.{kind} {r}3, 900;
+    {MEET} sub.s32 %r1, %l, 9; cvt.s64.s32 %d1, %r1; cvt.u16.u32 %h1, %r1; setp.lt.u32 %p1, %l, 5;
     atom.{space}.{op} {r}2, [{first}], {r}1{third}; @%p1 {red}, {r}1{third};
     mul.wide.u32 %d50, %l, {size}; add.s64 %d51, %B, %d50; st.global.{kind} [%d51], {r}2; {MEET}
     ld.{space}.{kind} {r}2, [{first}]; {MEET} st.global.{kind} [%A], {r}2;
@@ -233,7 +233,7 @@ def full(word: str, space: str = "global") -> str:
 def message(release: str, acquire: str, space: str = "global") -> tuple[str, str]:
     """7 at %C, then the flag; who waits for that, and puts at %A what is at %C."""
     first, last = ("".join(full(word, space) for word in text.split()) for text in (release, acquire))
-    return f"st.global.b32 [%C], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
+    return f"@%one st.global.b32 [%C], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
 
 
 WHERE = dict(warp="%w", cta="%c", gpu="%k")
