@@ -69,8 +69,7 @@ class Notes:
             self.epochs = np.zeros(size, np.int32)
             self.lanes = np.zeros(size, np.uint32)
         for entry in self.entries:
-            if entry.epoch > met:
-                self._settle(entry, met, writes)
+            self._settle(entry, met, writes)
         self.entries.clear()
 
     def _settle(self, entry: Entry, met: int, writes: bool) -> None:
@@ -112,6 +111,7 @@ class Lanes:
         self.shuffled = 0
         self.latest = 0  # the epoch of the last access
         self.each = np.zeros(LANES, np.int32)  # of each lane's last one
+        self.parted = False  # whether lanes have released what others of them may not know
         self.knows: np.ndarray | None = None
         """[32, 32]: the epoch up to which each lane knows each; None where only all lanes have met."""
         self.reads: dict[Any, Notes] = {}
@@ -146,6 +146,7 @@ class Lanes:
         missed = ~lanes & (self.each > known)
         if not missed.any():
             return clock
+        self.parted = True
         released = clock.copy()
         released.lower(self.agent, known[missed].min())
         released.lanes[self.agent] = np.where(lanes, clock.item(KNOWN, self.agent), known)
@@ -157,7 +158,7 @@ class Lanes:
         if memory not in noted:
             return False
         notes = noted[memory]
-        notes.settle(len(memory.data), 0, writes=wrote)
+        notes.settle(len(memory.data), self.met, writes=wrote)
         return not (notes.lanes[places] & BITS[:LANES][~lanes].sum(dtype=np.uint32)).any()
 
     def late(self, epoch: int) -> np.ndarray:
@@ -188,10 +189,10 @@ class Lanes:
         notes = noted.get(memory)
         if notes is None:
             return
-        if notes.latest <= self.met:
+        if notes.latest <= self.met and not self.parted:
             notes.clear()
         start, stop = entry.span
-        if not notes.latest or stop <= notes.start or notes.stop <= start:
+        if notes.latest <= self.met or stop <= notes.start or notes.stop <= start:
             return
         notes.settle(len(memory.data), self.met, writes=noted is self.writes)
         epochs = notes.epochs[entry.places].reshape(-1)

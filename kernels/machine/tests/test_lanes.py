@@ -140,7 +140,7 @@ ACCESSES = dict(
     PUT="st.shared.b32 [%r9], %l;", GET="ld.shared.b32 %r1, [%r8];", OWN="ld.shared.b32 %r1, [%r9];",
     FAR="ld.shared.b32 %r1, [%r7];", FIRST="ld.shared.b32 %r1, [global_smem];", BYTE="st.shared.b8 [%r6], %l;",
     NEAR="ld.shared.b8 %r1, [%r5];", SEVEN="@%one st.shared.b32 [global_smem], 7;",
-    ALL="st.shared.b32 [global_smem], 7;",
+    SEVEN4="@%one st.shared.b32 [global_smem+252], 7;", ALL="st.shared.b32 [global_smem], 7;",
     GPUT="st.global.b32 [%d51], %l;", GGET="ld.global.b32 %r1, [%d53];", SCALAR="ld.global.b32 %r1, [%A];",
     ONE="@%one st.global.b32 [%A], 7;", ELSEWHERE="st.global.b32 [%d52], %l;",
     VOLATILE="st.volatile.shared.b32 [%r9], %l;",
@@ -165,6 +165,7 @@ another lane of the warp wrote, with no order between$: VOLATILE GET | SEVEN FIR
 another lane of the warp read, with no order between$: PUT MEET GET PUT | PUT MEET MATRIX PUT | SCALAR ONE
 no order between but a shuffle or a vote: PUT SHUFFLE GET | PUT VOTE GET | PUT MEET GET SHUFFLE PUT
 ok: INIT PUT MEET ARRIVE / BAR WAIT GET | INIT ELSEWHERE SEVEN ARRIVE / BAR WAIT FIRST | PUT MEET RAISE / HEAR GET
+ok: INIT PUT MEET ELSEWHERE SEVEN ARRIVE MEET SEVEN4 / BAR WAIT FIRST
 wrote, with no order between|nobody wrote: INIT PUT ARRIVE / BAR WAIT GET | PUT RAISE / HEAR GET
 """
 
