@@ -158,6 +158,8 @@ WAITS = {
 ASYNC_PROXY = r"wgmma|cp\.async\.bulk|cp\.reduce"
 PROXY_FENCE = "a proxy fence behind the first (fence.proxy.async; fence_async_shared())"
 BARRIER = "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier())"
+WARP_BARRIER = "a barrier of the warp between the two (bar.warp.sync, __syncwarp(); gl.barrier(), tl.debug_barrier())"
+SHUFFLE = "\na shuffle or a vote orders no accesses to memory (CUDA Programming Guide, warp functions)"
 COMPILED = "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
 MBARRIER = "\nbetween partitions an mbarrier: one arrives behind its access, the other waits for it"
 
@@ -170,9 +172,12 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     other = second.warp.cta
     is_shared = isinstance(error.memory, Shared)
     scope = "gpu" if one.launch.device == other.launch.device else "sys"
-    if one is other:
+    if first.warp is second.warp:
+        order = WARP_BARRIER + SHUFFLE * (error.kind == "lanes")
+        then = ""
+    elif one is other:
         order = BARRIER + MBARRIER * is_gluon
-        then = ", then a barrier of the CTA" * (first.warp is not second.warp)
+        then = ", then a barrier of the CTA"
     elif is_shared:
         order = "a barrier of the cluster between the two"
         then = ", then a barrier of the cluster"
@@ -184,6 +189,8 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     waits = [text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)]
     if "fence.proxy" in error.message:
         text = PROXY_FENCE
+    elif "an mbarrier between them" in error.message:
+        text = "the scope .cluster in its arrival, or the fence before it, and in the wait, or the fence behind it"
     elif "scopes" in error.message:
         text = f"a scope that reaches both: .{scope} in both instructions"
     elif waits:
@@ -217,8 +224,11 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
             lacking += COMPILED
         touch = touches[-1] if touches else last
         return page(error.message, touched(touch), ("missing", lacking))
-    if error.kind == "race" and error.agent is not None and last:
-        conflicts = [touch for touch in touches if touch is not last and (touch.writes or last.writes)]
+    if error.kind in ("race", "lanes") and error.agent is not None and last:
+        conflicts = []
+        for touch in touches:
+            if (touch.writes or last.writes) and (touch.warp, touch.lanes) != (last.warp, last.lanes):
+                conflicts.append(touch)
         first = conflicts[-1] if conflicts else last
         both = "written and read"
         if first.writes and last.writes:

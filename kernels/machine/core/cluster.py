@@ -12,7 +12,7 @@ import numpy as np
 
 from .faults import BarrierError, BoundsError, RaceError
 from .memory import EVERY, Addresses, Places, Shared, Which
-from .order import GENERIC, Clock, Replicas, joined
+from .order import KNOWN, Clock, Replicas, joined
 from .program import WINDOW_BITS, Until
 
 
@@ -101,7 +101,7 @@ def check_end(cta) -> None:
             others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other.number)
 
     def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
-        if agent in others and known.item(GENERIC, agent) < epoch:
+        if agent in others and known.item(KNOWN, agent) < epoch:
             message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent]} may still access its shared memory"
             byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
             raise RaceError(message, shared, byte, agent)

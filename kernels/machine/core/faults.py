@@ -26,6 +26,12 @@ class RaceError(FaultError):
     kind = "race"
 
 
+class LanesError(FaultError):
+    """Lanes of one warp rely on a shuffle or a vote, which order no accesses to memory."""
+
+    kind = "lanes"
+
+
 class UninitialisedError(FaultError):
     """The kernel reads memory that nobody wrote."""
 

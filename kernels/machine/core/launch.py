@@ -8,7 +8,7 @@ import numpy as np
 
 from .cluster import Cluster, Turn
 from .memory import PARAMETER_BYTES, PARAMETERS, Shared
-from .order import CLUSTER_BITS, Agent, Clock
+from .order import CLUSTER_BITS, Agent, Clock, Scope
 from .program import Program
 from .warp import KINDS, Warp
 
@@ -72,6 +72,12 @@ class Cta:
         self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
         readers = Agent.BULK_WRITES * self.count if program.cluster == 1 else program.cluster * program.agents
         self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
+        self.scope = Scope("cta", launch.device, self.first, cluster.ctas[0].first)
+        # The warps of the cluster's other CTAs, which a scope of this CTA does not reach.
+        self.unreached = np.zeros((program.cluster, program.agents), bool)
+        self.unreached[:, : self.count] = True
+        self.unreached[self.rank] = False
+        self.unreached = np.flatnonzero(self.unreached)
         self.under_way = dict.fromkeys(KINDS, 0)  # how many events of each kind
         self.reached_by: dict[int, int] = {}  # warps of other CTAs, and the epoch when each last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address

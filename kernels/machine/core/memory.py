@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, GRANULE, Clock, Ledger, Releases, Replicas
+from .order import GENERIC, GRANULE, KNOWN, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -147,26 +147,39 @@ class Noted:
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """The first byte at `g`, an index that `index` gave, for which `holds` is true."""
-        every = np.arange(len(self.writes))[g]
-        first = int(np.argmax(holds))
-        second, whole = divmod(every.item(first), len(self.writes) // GRANULE)
+        return self.bytes_at(g, holds).item(0)
+
+    def bytes_at(self, g, holds: np.ndarray) -> np.ndarray:
+        """The first bytes of granules, and bytes, at `g` for which `holds` is true."""
+        second, whole = np.divmod(np.arange(len(self.writes))[g][holds], len(self.writes) // GRANULE)
         return whole * GRANULE + second
+
+    def is_known(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> bool:
+        """Whether a clock covers what a warp did at these bytes: it may cover only some of the warp's lanes."""
+        if agent not in clock.lanes:
+            return False
+        warp = self.ledger.accesses[self.ledger.latest[agent]].by
+        return warp.among.are_among(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
 
     def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
         """Raise RaceError if an access that is `noted` at `g` is not ordered before the one that has this number."""
         numbers = noted[g]
         scope = self.ledger.accesses[number].scope
-        late = self.ledger.unordered(numbers, clock, row, scope)
-        if late is None:
+        for late in self.ledger.unordered(numbers, clock, row, scope):
+            places = self.bytes_at(g, numbers == late.number)
+            if not self.is_known(late.agent, late.epoch, clock, places, wrote=did == "wrote"):
+                break
+        else:
             return
         missing = "with no order between"
-        if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
+        if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
             missing = "with no fence.proxy.async after it"
+            if row == GENERIC:
+                missing = "and an mbarrier between them is used with a scope that does not reach so far"
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
         message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
-        byte = self.first_byte(g, numbers == late.number)
-        raise RaceError(message, self, byte, late.agent)
+        raise RaceError(message, self, places.item(0), late.agent)
 
 
 class Shared(Noted):
@@ -207,15 +220,16 @@ class Shared(Noted):
         reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        known = clock.of(self.first, len(reads))
+        known = clock.of(self.first, len(reads), min(row, KNOWN))
         axes = [1] * (reads.ndim - 1)
         late = reads > known.reshape(-1, *axes)
-        if np.count_nonzero(late):
-            readers = np.nonzero(late)[0]
-            reader = int(readers[0])
-            byte = self.first_byte(g, late[reader])
+        for reader in np.flatnonzero(late.any(tuple(range(1, late.ndim)))).tolist():
+            places = self.bytes_at(g, late[reader])
+            agent = self.first + reader
+            if self.is_known(agent, int(reads[reader][late[reader]].max()), clock, places, wrote=False):
+                continue
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, byte, self.first + reader)
+            raise RaceError(message, self, places.item(0), agent)
         self.writes[g] = number
 
     def end(self) -> None:
@@ -321,7 +335,8 @@ class GlobalMemory:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
         g = region.index(g)
         region.compare(region.writes, g, clock, row, number, instruction, "overwrites", "wrote")
-        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, "overwrites", "reads")
+        of_readers = of_readers or clock
+        region.compare(region.reads, g, of_readers, min(row, KNOWN), number, instruction, "overwrites", "reads")
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:

@@ -4,23 +4,25 @@ An *agent* makes accesses in an order of its own. It is a warp; a warp's operati
 of bulk stores; the TMA loads of one mbarrier; or the host. Its *epoch* counts what it has done. A warp's *clock* has,
 for each agent, the epoch up to which the warp knows what the agent did. Barriers, releases and acquires join clocks.
 
-A clock has three rows, because the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence
-stands between. They are what generic accesses may rely on, what those of the async proxy may rely on in shared memory,
-and what those may rely on in global memory. A fence copies the first row over the others, so it counts wherever it
-stands on the way from writer to reader (PTX ISA 8.7, 8.9.5: a proxy fence along the causality path).
+A clock has rows, because the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence
+stands between. They are what generic accesses may rely on; what is known at all; what accesses of the async proxy may
+rely on in shared memory, and in global memory. A fence copies what is known over the last two, so it counts wherever it
+stands on the way from writer to reader (PTX ISA 8.7, 8.9.5: a proxy fence along the causality path). More is known than
+generic accesses may rely on where CTAs meet at an mbarrier with a scope that does not reach from one to the other.
 
 Two accesses that conflict and are not ordered are a fault whichever came first: most schedules show a missing barrier,
 not only the unlucky one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-GENERIC, SHARED, GLOBAL = range(3)
+GENERIC, KNOWN, SHARED, GLOBAL = range(4)
+UNFENCED = slice(GENERIC, SHARED)
 FOREVER = 2**31 - 1
 GRANULE = 2
 """Bytes of a granule, the unit in which memory notes accesses."""
@@ -42,6 +44,9 @@ class Scope:
     cluster: int
     size: int = 0
     """Bytes of each element of an access; 0 where any size will do."""
+
+    def rank(self) -> int:
+        return SCOPES.index(self.reach)
 
     def covers(self, other: "Scope") -> bool:
         if self.reach in ("cta", "cluster"):  # numbers of agents, which no two devices share
@@ -84,16 +89,20 @@ class Clock:
     blocks, so no block is changed in place. All is known of the clusters in `ended`.
     """
 
-    __slots__ = ("blocks", "ended", "width")
+    __slots__ = ("blocks", "ended", "lanes", "width")
 
     def __init__(self, width: int, blocks: dict[int, np.ndarray] | None = None, ended: frozenset[range] = frozenset()):
         """`width`: the most agents that a cluster has."""
         self.width = width
         self.blocks = blocks or {}
         self.ended = ended
+        self.lanes: dict[int, np.ndarray] = {}
+        """By a warp's agent the epoch up to which each of its lanes is known, [32]: of some it is later than of all."""
 
     def copy(self) -> "Clock":
-        return Clock(self.width, dict(self.blocks), self.ended)
+        clock = Clock(self.width, dict(self.blocks), self.ended)
+        clock.lanes.update(self.lanes)
+        return clock
 
     def item(self, row: int, agent: int) -> int:
         cluster = agent >> CLUSTER_BITS
@@ -115,6 +124,10 @@ class Clock:
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
+    def lower(self, agent: int, epoch: int) -> None:
+        """Know no more of an agent than up to an epoch."""
+        self.put(agent, np.minimum(self.of(agent, 1, ALL_ROWS), epoch), count=1)
+
     def knowing(self, agents: Iterable[int]) -> "Clock":
         """A clock that also knows all that these agents ever do."""
         clock = self.copy()
@@ -124,14 +137,21 @@ class Clock:
 
     def _block(self, agent: int) -> np.ndarray:
         block = self.blocks.get(agent >> CLUSTER_BITS)
-        return np.zeros((3, self.width), np.int32) if block is None else block
+        return np.zeros((4, self.width), np.int32) if block is None else block
 
-    def join(self, other: "Clock") -> None:
+    def join(self, other: "Clock", unreached: np.ndarray | None = None) -> None:
+        """Also know what another clock knows. `unreached`: agents of a cluster on which generic accesses still may not
+        rely."""
         blocks = self.blocks
         for cluster, theirs in other.blocks.items():
             mine = blocks.get(cluster)
+            if unreached is not None:
+                theirs = theirs.copy()
+                theirs[GENERIC, unreached] = 0
             if mine is not theirs:
                 blocks[cluster] = theirs if mine is None else np.maximum(mine, theirs)
+        for agent, epochs in other.lanes.items():
+            self.lanes[agent] = np.maximum(epochs, self.lanes.get(agent, 0))
         if other.ended is not self.ended:
             self.ended |= other.ended
 
@@ -140,7 +160,7 @@ class Clock:
         for cluster, block in self.blocks.items():
             self.blocks[cluster] = fenced = block.copy()
             for row in rows:
-                np.maximum(block[row], block[GENERIC], out=fenced[row])
+                np.maximum(block[row], block[KNOWN], out=fenced[row])
 
 
 def joined(clocks: Iterable[Clock]) -> Clock:
@@ -175,11 +195,11 @@ class Ledger:
             self.accesses.append(Access(agent, epoch, by, instruction, generic, scope, number))
         return number
 
-    def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
-        """One of these accesses that `clock` does not cover, and that is not morally strong with `scope`; else None."""
+    def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Iterator[Access]:
+        """Yield these accesses that `clock` does not cover, and that are not morally strong with `scope`."""
         raw = numbers.tobytes()
         if not raw.strip(b"\0"):  # nobody
-            return None
+            return
         distinct = [numbers.item(0)]
         if raw != raw[: numbers.itemsize] * numbers.size:  # most often there is one, or few
             flat = numbers.reshape(-1)
@@ -189,8 +209,7 @@ class Ledger:
             if clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch:
                 continue
             if not (scope and access.scope and scope.meets(access.scope)):
-                return access
-        return None
+                yield access
 
 
 class Replicas:

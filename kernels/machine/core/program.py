@@ -19,6 +19,7 @@ from .ptx import Instruction, Kernel, literal_bits
 from .registers import LANES, NAMES, bits, names_in, numpy_name
 
 LANE = np.arange(LANES, dtype=np.uint32)
+EACH = np.arange(LANES)
 ALL_LANES = np.ones(LANES, bool).tobytes()  # masks as bytes, which are the fastest to compare
 NO_LANES = np.zeros(LANES, bool).tobytes()
 Ready = Callable[[], bool]
@@ -79,7 +80,7 @@ def full(number: int, dtype=np.uint32) -> np.ndarray:
 
 def lanes_of(w) -> np.ndarray:
     """The numbers of the active lanes."""
-    return np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
+    return EACH if w.mask is None else np.flatnonzero(w.mask)
 
 
 def check_whole(w) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
-from .order import GENERIC, Agent, Clock, Scope
+from .lanes import Lanes
+from .order import UNFENCED, Agent, Clock, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
@@ -132,6 +133,7 @@ class Warp:
             self.lanes = program.threads % LANES > LANE
         self.local = program.local.copy()
         self.agent = cta.agent(Agent.WARP, number)
+        self.among = Lanes(self.agent)
         self.clock = cta.launch.start.copy()
         self.tick()
         self.groups: dict[str, Groups] = {}
@@ -155,10 +157,11 @@ class Warp:
     def tick(self) -> None:
         """Begin a new epoch: accesses from now on are not covered by earlier releases or fences of the async proxy."""
         self.epoch += 1
-        self.clock.put(self.agent, self.epoch, GENERIC)
+        self.clock.put(self.agent, self.epoch, UNFENCED)
 
     def join(self, clock: Clock) -> None:
         self.clock.join(clock)
+        self.among.hear(clock)
 
     def scope(self, reach: str, size: int = 0) -> Scope:
         cta = self.cta

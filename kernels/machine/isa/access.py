@@ -2,7 +2,7 @@
 
 PTX ISA 8.7: 6.4.1.1 (generic addresses), 8.4 and 8.7 (strong accesses), 9.7.9.8 (ld), 9.7.9.9 (ld.global.nc), 9.7.9.11
 (st), 9.7.9.15 to 9.7.9.19 (prefetch, applypriority, createpolicy, isspacep).
-A warp is one agent: accesses by different lanes of it count as ordered.
+For others a warp is one agent; its own lanes are told apart (core/lanes.py).
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.faults import BoundsError, RaceError, UnknownError
+from ..core.lanes import COLLECTIVE
 from ..core.memory import (
     EVERY,
     LOCAL_WINDOW,
@@ -110,24 +111,32 @@ def in_lanes(w, rows: Rows) -> Rows:
     return everywhere
 
 
-def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None) -> Rows:
+def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None, together: bool = False) -> Rows:
+    """`together`: all lanes read all of it."""
+    who = np.full(len(at), COLLECTIVE) if together else lanes_of(w)
     data = np.zeros((len(at), size), np.uint8)
     for shared, which, places in w.cta.cluster.places(at, size, instruction):
         number = 0
         if strong:
             number = begin(w, shared.releases, places, instruction, strong)
         shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
+        w.among.access(shared, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
         data[which] = shared.load(places, size)
     return data
 
 
-def write_shared(w, at: Addresses, data: Rows, instruction, strong: Strong | None = None) -> None:
+def write_shared(
+    w, at: Addresses, data: Rows, instruction, strong: Strong | None = None, together: bool = False
+) -> None:
+    """`together`: all lanes write all of it."""
+    who = np.full(len(at), COLLECTIVE) if together else lanes_of(w)
     size = data.shape[1]
     for shared, which, places in w.cta.cluster.places(at, size, instruction):
         rows = data[which]
         number = begin(w, shared.releases, places, instruction, strong, reads=False)
         known = _beside(w, shared, at[which] % (1 << WINDOW_BITS), rows, instruction)
         shared.note_write(granules(places, size), w.clock, GENERIC, number, instruction, known)
+        w.among.access(shared, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
         shared.store(places, rows)
         end(w, shared.releases, places, strong)
 
@@ -149,6 +158,7 @@ def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
 
 def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None) -> Rows:
     memory = w.cta.machine.memory
+    who = lanes_of(w)
     data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
         if not strong and w.cta.count > 1:
@@ -161,12 +171,14 @@ def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None)
             if strong:
                 raise
             memory.note_read(region, g, _of_copies(w, at[which], places), GENERIC, number, instruction)
+        w.among.access(region, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
         data[which] = region.load(places, size)
     return data
 
 
 def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | None) -> None:
     memory = w.cta.machine.memory
+    who = lanes_of(w)
     size = data.shape[1]
     for region, which, places in memory.places(at, size, instruction):
         number = begin(w, region.releases, places, instruction, strong, reads=False)
@@ -179,6 +191,7 @@ def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | Non
             of_readers = _of_copies(w, at[which], places)
             memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
         region.check_covered(places, instruction)
+        w.among.access(region, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
         region.store(places, data[which])
         end(w, region.releases, places, strong)
 
@@ -239,9 +252,9 @@ def end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fals
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
-    released = w.released
+    released = {scope: w.among.released(clock, w.mask) for scope, clock in w.released.items()}
     if is_release:
-        released = released | {w.scope(strong.reach): w.clock.copy()}
+        released[w.scope(strong.reach)] = w.among.released(w.clock, w.mask).copy()
     for address in set(starts(places, strong.size)):
         releases.publish(address, released, read=read)
     if is_release:

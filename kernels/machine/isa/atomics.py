@@ -111,6 +111,7 @@ def atomic(program, inst):
                         memory.note_read(region, g, w.clock, GENERIC, number, inst)
                     memory.note_write(region, g, w.clock, GENERIC, number, inst)
                     region.check_covered(places, inst)
+                w.among.access(region, places, here, w.epoch, inst, writes=True, strong=True)
                 flushes = kind == "f32" and part == "global"
                 offsets = np.array(starts(places, size))
                 left = range(len(here))

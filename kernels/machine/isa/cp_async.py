@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core.faults import FaultError, UnknownError
 from ..core.memory import EMPTY, granules
-from ..core.order import GENERIC, Agent, Clock
+from ..core.order import GENERIC, UNFENCED, Agent, Clock
 from ..core.program import effect, family
 from ..core.warp import Event
 from .access import chosen, numbers
@@ -96,7 +96,7 @@ def wait(w, inst, left=0):
     ready = copies.wait(left)
     if ready:
         return ready
-    w.clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.known, GENERIC)
+    w.clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.known, UNFENCED)
 
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
@@ -105,11 +105,11 @@ def arrive_behind(w, inst, where):
     expects; without, the mbarrier expects one more."""
     copies = w.group("cp.async")
     clock = Clock(w.clock.width)
-    clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.number, GENERIC)
+    clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.number, UNFENCED)
     before = copies.track()
     for at in numbers(w, where):
         barrier = mbarrier_of(w, w.cta, at)
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
-        event = Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before)
+        event = Event("cp.async", w.cta, partial(barrier.arrive, {w.cta.scope: clock}, 1), before)
         w.cta.machine.begin(event)

@@ -24,7 +24,7 @@ vote.sync.{all,any,uni}.pred, vote.sync.ballot.b32 | exact
 match.{any,all}.sync.{b32,b64} | exact
 redux.sync.{add,min,max}.{u32,s32}, redux.sync.{and,or,xor}.b32 | exact
 elect.sync | any of the lanes, which a seed decides; the same each time
-bar.warp.sync | a warp is one agent: it orders nothing more. All members have to come, as to all of these
+bar.warp.sync | orders the accesses of its members, all of whom have to come, as to all of these
 activemask.b32 | the lanes that are at this place
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
@@ -75,6 +75,7 @@ def exchange(*opcodes: str, kinds: str) -> Callable:
                     np.copyto(predicates, predicate, where=lanes)
                 put(w, results)
                 put_predicate(w, predicates)
+                w.among.shuffle(w)
 
             run.members = members
             return run
@@ -174,8 +175,9 @@ def meet(program, inst):
     (members,) = program.given(inst.args, ["b32"])
 
     def run(w):
-        for _ in groups(w, members(w)):
-            pass
+        for lanes in groups(w, members(w)):
+            w.among.meet(lanes, w.epoch)
+        w.tick()
 
     run.members = members
     return run

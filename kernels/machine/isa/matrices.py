@@ -92,7 +92,7 @@ def load(program, inst):
 
     def run(w, places, targets):
         at = np.concatenate([place(w)[: 8 * count] for place in places])
-        rows = read_shared(w, at, 16, inst)
+        rows = read_shared(w, at, 16, inst, together=True)
         if turned:
             rows = turn(rows)
         for target, word in zip(targets, rows.view(np.uint32).reshape(-1, LANES), strict=True):
@@ -112,7 +112,7 @@ def store(program, inst):
         words = np.stack([get(w) for get in gets])
         if turned:
             words = turn(words)
-        write_shared(w, place(w)[: 8 * count], words.view(np.uint8).reshape(-1, 16), inst)
+        write_shared(w, place(w)[: 8 * count], words.view(np.uint8).reshape(-1, 16), inst, together=True)
 
     return run
 

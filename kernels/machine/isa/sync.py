@@ -8,7 +8,7 @@ import numpy as np
 from ..core.cluster import Turn
 from ..core.divergence import not_ended
 from ..core.faults import BarrierError, RaceError, UnknownError
-from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Agent, Clock
+from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Agent, Clock, Scope, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
 from .access import numbers
 
@@ -18,7 +18,7 @@ griddepcontrol.{wait,launch_dependents} | with launch_pdl, between launches in a
 fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys} | with strong accesses, at their scopes
 fence.proxy.async[.global,.shared::{cta,cluster}] | orders generic accesses with those of TMA and wgmma
 mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64 | by phase and counts
-mbarrier.{test_wait,try_wait}[.parity].b64 | joins what all who arrived knew; try_wait may give up early
+mbarrier.{test_wait,try_wait}[.parity].b64 | by the scopes of all who arrived; try_wait may give up early
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
@@ -120,7 +120,7 @@ def fence(w, inst):
             if scope.meets(mine):
                 w.join(clock)
     if ".acquire" not in inst.op:
-        w.released[mine] = w.clock.copy()
+        w.released[mine] = w.among.released(w.clock, w.mask).copy()
     w.tick()
 
 
@@ -132,8 +132,9 @@ class Mbarrier:
     """9.7.13.15: the arrivals that are pending, the bytes that are expected, and the phase. The TMA loads of an
     mbarrier are an agent. Their epoch is the phase, and the initialisation is the epoch before.
 
-    A warp that waits then knows what all who arrived knew, whatever their scopes: at another CTA's mbarrier Triton and
-    CUTLASS leave the default, which is the CTA.
+    What an arrival releases has its scope. A warp that waits knows what all who arrived knew; but where a scope does
+    not reach from one CTA to the other, its generic accesses may not rely on theirs. At another CTA's mbarrier Triton
+    and CUTLASS leave the default, which is the CTA: right for stages that TMA fills again.
     """
 
     def __init__(self, cta, at: int, count: int, agent: int, epoch: int):
@@ -144,16 +145,18 @@ class Mbarrier:
         self.epoch = epoch + 1
         self.count = self.pending = count
         self.bytes = self.phase = self.flying = 0
-        self.next = Clock(cta.launch.start.width)
-        self.clock = self.next.copy()
+        self.landed = Clock(cta.launch.start.width)
+        self.next: dict[Scope, Clock] = {cta.scope: self.landed}  # what is released by the end of the phase
+        self.released: dict[Scope, Clock] = {}  # what was by the end of the phase before
 
-    def arrive(self, clock: Clock | None, count: int) -> None:
-        """Note `count` arrivals. `clock` is None for a relaxed one."""
+    def arrive(self, released: dict[Scope, Clock], count: int) -> None:
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
-        if clock is not None:
-            self.next.join(clock)
+        for scope, clock in released.items():
+            if scope not in self.next:
+                self.next[scope] = Clock(clock.width)
+            self.next[scope].join(clock)
         self._complete()
 
     def expect(self, *, arrivals: int = 0, size: int = 0) -> None:
@@ -174,11 +177,11 @@ class Mbarrier:
         if self.pending or self.bytes:
             return
         if not self.flying:  # else too few bytes were expected
-            self.next.put(self.agent, self.epoch)
+            self.landed.put(self.agent, self.epoch)
         self.phase += 1
         self.epoch += 1
         self.pending = self.count
-        self.clock = self.next.copy()
+        self.released = {scope: clock.copy() for scope, clock in self.next.items()}
 
     def is_as_new(self, count: int) -> bool:
         """Whether initialising it again, for so many arrivals, would change nothing."""
@@ -234,6 +237,11 @@ def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shar
 ANYWHERE = ("shared", "shared::cta", "shared::cluster")
 
 
+def reach(inst) -> str:
+    """How far the semantics of an operation on an mbarrier reach: by default to the CTA."""
+    return "cluster" if ".cluster." in inst.op else "cta"
+
+
 def granules(at: int) -> slice:
     return slice(at // GRANULE, (at + 8) // GRANULE)
 
@@ -281,6 +289,12 @@ ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".
 def arrive(w, inst, put, where, number):
     """The state that an arrival returns is the phase, and how many arrivals were pending before it."""
     states = np.zeros(LANES, np.uint64)
+    mine = w.scope(reach(inst))
+    released = {mine: w.among.released(w.clock, w.mask)}
+    if ".relaxed" in inst.op:  # what fences before it have released, as far as both scopes reach
+        released = {
+            min(mine, fenced, key=Scope.rank): w.among.released(clock, w.mask) for fenced, clock in w.released.items()
+        }
     for lane in lanes_of(w):
         mbarrier = mbarrier_at(w, int(where(w)[lane]))
         count = int(number(w)[lane]) if number else 1
@@ -292,7 +306,7 @@ def arrive(w, inst, put, where, number):
             raise mbarrier.fault("is the last to arrive, with .noComplete, at an")
         if "_drop" in inst.op:
             mbarrier.count -= count
-        mbarrier.arrive(None if ".relaxed" in inst.op else w.clock, count)
+        mbarrier.arrive(released, count)
     w.tick()
     put(w, states)
 
@@ -322,8 +336,14 @@ def wait(w, inst, put, where, phase, hint):
         return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted
 
     passed = holds()
-    if passed and ".relaxed" not in inst.op:
-        w.join(mbarrier.clock)
+    mine = w.scope(reach(inst))
+    for scope, clock in mbarrier.released.items() if passed else ():
+        is_heard = scope.meets(mine)
+        if ".relaxed" not in inst.op:
+            w.clock.join(clock, None if is_heard else w.cta.unreached)
+            w.among.hear(clock)
+        elif is_heard:  # it is left to a fence behind the wait
+            w.read[scope] = joined([clock, w.read.get(scope, clock)])
     if not passed and "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
         return Until(holds, mbarrier.describe)
     put(w, np.full(LANES, passed))

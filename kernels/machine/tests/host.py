@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.machine.core.machine import Machine
 from kernels.machine.core.memory import granules, starts
-from kernels.machine.core.order import CLUSTER_BITS, GENERIC, Clock, Scope
+from kernels.machine.core.order import CLUSTER_BITS, GENERIC, UNFENCED, Clock, Scope
 from kernels.machine.launcher import address
 
 
@@ -22,7 +22,7 @@ class Host:
 
     def begin(self, width: int) -> None:
         self.clock = Clock(width)
-        self.clock.put(self.agent, 1, GENERIC)
+        self.clock.put(self.agent, 1, UNFENCED)
 
     def write(self, at: np.ndarray, data: np.ndarray, *, release: bool = False) -> None:
         """`data`, [n, size], at so many addresses; as a flag, with release at system scope."""
@@ -35,7 +35,7 @@ class Host:
             region.store(places, data[which])
             for start in starts(places, size) if release else ():
                 region.releases.publish(start, {scope: self.clock.copy()}, read=False)
-        self.clock.put(self.agent, epoch + release, GENERIC)
+        self.clock.put(self.agent, epoch + release, UNFENCED)
 
     def __repr__(self) -> str:
         return "the host"

@@ -13,7 +13,8 @@ WAIT = "{{\nW: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r9+64], {}; @!%p1
 MULTICAST = f"""@%one {TMA}.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
     [%r6], [%M, {{{{0, 0}}}}], [%r5], {{}};"""
 PIECES = dict(
-    PUT="st.shared.b32 [%r9], 5;", FAR="st.shared::cluster.b32 [%r10], 7;", GET="ld.shared::cluster.b32 %r1, [%r10];",
+    PUT="@%one st.shared.b32 [%r9], 5;", FAR="@%one st.shared::cluster.b32 [%r10], 7;",
+    GET="ld.shared::cluster.b32 %r1, [%r10];",
     OWN="ld.shared.b32 %r1, [global_smem];", OUT="@%one st.global.b32 [%A], %r1;",
     SYNC="barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", ARRIVE="barrier.cluster.arrive.release;",
     WAIT="barrier.cluster.wait.acquire;",
@@ -26,7 +27,11 @@ PIECES = dict(
     SEEN="ld.shared.b32 %r1, [%r4+1024]; st.global.b32 [%d1], %r1;",
     LESS="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 512;",
     ONE=MULTICAST.format("1"), TWO=MULTICAST.format("2"), BOTH=MULTICAST.format("3"),
-    PUT6="st.shared.b32 [%r9], 6;", SOME="@%one barrier.cluster.arrive.aligned;",
+    PUT6="@%one st.shared.b32 [%r9], 6;", SOME="@%one barrier.cluster.arrive.aligned;",
+    L0FAR=WAIT.replace("parity", "parity.acquire.cluster").format(0),
+    L0LATER=WAIT.replace("parity", "parity.relaxed.cluster").format(0),
+    BARE="@%one mbarrier.arrive.shared::cluster.b64 _, [%r10+64];", MEET="bar.sync 0;",
+    LOOSE="@%one mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%r10+64];",
     LOOK="mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r10+64], 0;",
 )  # fmt: skip
 START = """mov.b32 %r9, global_smem; mov.u32 %r8, %cluster_ctarank; xor.b32 %r7, %r8, 1;
@@ -47,7 +52,15 @@ waits at the barrier of the cluster, where it has not arrived: WAIT / WAIT
 not all lanes of the warp reach: SOME / SOME
 nobody can go on: SYNC SYNC / SYNC INIT L0
 ok: SYNC / ret; | SYNC SYNC / SYNC ARRIVE
-7: INIT INITS RELAXED L0 OWN OUT SYNC / RELAXED FAR HIT SYNC | PUT INIT SYNC L0 OWN OUT SYNC / SYNC FAR HIT SYNC
+7: INIT INITS RELAXED L0FAR OWN OUT SYNC / RELAXED FAR HIT SYNC
+7: PUT INIT SYNC L0FAR OWN OUT SYNC / SYNC FAR HIT SYNC
+5: INIT SYNC L0FAR GET OUT SYNC / SYNC PUT FENCE LOOSE SYNC | INIT SYNC L0LATER FENCE GET OUT SYNC / SYNC PUT HIT SYNC
+scope that does not reach so far|nobody wrote: INIT SYNC L0 GET SYNC / SYNC PUT HIT SYNC
+scope that does not reach so far|nobody wrote: INIT SYNC L0FAR GET SYNC / SYNC PUT BARE SYNC
+scope that does not reach so far|nobody wrote: INIT SYNC L0FAR GET SYNC / SYNC PUT NEAR LOOSE SYNC
+wrote, with no order|nobody wrote: INIT SYNC L0FAR GET SYNC / SYNC PUT LOOSE SYNC
+wrote, with no order|nobody wrote: INIT SYNC L0LATER GET SYNC / SYNC PUT HIT SYNC
+wrote, with no order|nobody wrote: INIT SYNC L0LATER NEAR GET SYNC / SYNC PUT HIT SYNC
 may not have initialised yet: PUT INIT RELAXED L0 SYNC / RELAXED HIT SYNC
 ends while CTA 1 may still access|of CTA 0, which has ended: INIT SYNC / SYNC HIT
 no mbarrier was initialised at 64: SYNC SYNC / SYNC HIT SYNC
@@ -86,6 +99,8 @@ MULTICASTS = """
 ok: INIT SYNC BYTES BOTH L0 SEEN SYNC / INIT SYNC BYTES L0 SEEN SYNC
 ok: INIT SYNC TWO EXPECT SYNC / INIT SYNC L0 SEEN SYNC | INIT SYNC L0 SEEN SYNC / INIT SYNC EXPECT ONE SYNC
 ok: INIT SYNC BYTES BOTH L0 SEEN SYNC BYTES BOTH L1 SYNC / INIT SYNC BYTES L0 SEEN SYNC BYTES L1 SYNC
+ok: INIT SYNC TWO L0 TWO SYNC / INIT SYNC BYTES L0 SEEN MEET BARE BYTES L1 SEEN SYNC
+overwrites shared memory|wrote, with no order: INIT SYNC TWO L0 TWO SYNC / INIT SYNC BYTES L0 BARE SEEN BYTES L1 SYNC
 no mbarrier was initialised|may not have initialised yet: INIT BYTES BOTH L0 SYNC / INIT BYTES L0 SYNC
 no mbarrier was initialised at 64: INIT SYNC BYTES BOTH L0 SYNC / SYNC SYNC
 overwrites shared memory: INIT SYNC BYTES BOTH L0 BYTES BOTH L1 SYNC / INIT SYNC BYTES L0 SEEN BYTES L1 SYNC

@@ -28,8 +28,9 @@ WAYS = {
         "COLD: mov.b32 %r1, 50; bra.uni BACK;\nEND: bar.sync 0;", LANE + np.where(LANE == 3, 50, 0)),
     "some end": ("mov.b32 %r1, %l; setp.gt.u32 %p1, %l, 29; @%p1 exit;", np.where(LANE < 30, LANE, 0)),
     "some wait for another": (  # which stands behind them in the code
-        "mov.b32 %r1, 1; st.global.b32 [%B], 0; @%one bra RAISE;\nAGAIN: ld.global.b32 %r2, [%B];\n"
-        "setp.ne.u32 %p1, %r2, 9; @%p1 bra AGAIN; bra.uni END;\nRAISE: st.global.b32 [%B], 9;\nEND: bar.warp.sync -1;",
+        "mov.b32 %r1, 1; st.volatile.global.b32 [%B], 0; bar.warp.sync -1; @%one bra RAISE;\n"
+        "AGAIN: ld.volatile.global.b32 %r2, [%B]; setp.ne.u32 %p1, %r2, 9; @%p1 bra AGAIN; bra.uni END;\n"
+        "RAISE: st.volatile.global.b32 [%B], 9;\nEND: bar.warp.sync -1;",
         np.ones(32)),
     "a lane votes for itself": (
         "mov.b32 %r1, 0; @!%one bra END; elect.sync %r2|%p2, 1; selp.b32 %r1, 7, 8, %p2;\nEND:", 7 * (LANE == 0)),

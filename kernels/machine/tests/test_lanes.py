@@ -133,3 +133,44 @@ reads from another that takes no part: SHIFT
 @pytest.mark.parametrize("row", TOGETHER.strip().splitlines())
 def test_who_waits_for_whom(row):
     holds(row, PIECES, f"{HALF} mov.b32 %r1, 1; mov.b32 %r2, 0;", words(1), seeds=range(8))
+
+
+WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [256], 0; @!%p1 bra W;"
+ACCESSES = dict(
+    PUT="st.shared.b32 [%r9], %l;", GET="ld.shared.b32 %r1, [%r8];", OWN="ld.shared.b32 %r1, [%r9];",
+    FAR="ld.shared.b32 %r1, [%r7];", FIRST="ld.shared.b32 %r1, [global_smem];", BYTE="st.shared.b8 [%r6], %l;",
+    NEAR="ld.shared.b8 %r1, [%r5];", SEVEN="@%one st.shared.b32 [global_smem], 7;",
+    SEVEN4="@%one st.shared.b32 [global_smem+252], 7;", ALL="st.shared.b32 [global_smem], 7;",
+    GPUT="st.global.b32 [%d51], %l;", GGET="ld.global.b32 %r1, [%d53];", SCALAR="ld.global.b32 %r1, [%A];",
+    ONE="@%one st.global.b32 [%A], 7;", ELSEWHERE="st.global.b32 [%d52], %l;",
+    VOLATILE="st.volatile.shared.b32 [%r9], %l;",
+    LOOK="ld.volatile.shared.b32 %r1, [%r8];", MATRIX="ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [global_smem];",
+    MEET="bar.warp.sync -1;", BAR="bar.sync 0;", HALVES=f"{HALF} bar.warp.sync %r4;",
+    SHUFFLE="shfl.sync.idx.b32 %r2, %l, 0, 31, -1;", VOTE="vote.sync.ballot.b32 %r2, %p1, -1;",
+    INIT="@%one mbarrier.init.shared.b64 [256], 1; bar.sync 0;",
+    EACH="@%one mbarrier.init.shared.b64 [256], 32; bar.sync 0;",
+    ARRIVE="@%one mbarrier.arrive.shared.b64 _, [256];", COME="mbarrier.arrive.shared.b64 _, [256];", WAIT=WAIT,
+    RAISE="@%one st.release.gpu.global.b32 [%B+128], 1;",
+    HEAR="AGAIN: ld.acquire.gpu.global.b32 %r3, [%B+128]; setp.eq.u32 %p1, %r3, 0; @%p1 bra AGAIN;",
+)  # fmt: skip
+PLACES = f"""{MINE} mov.u32 %r9, global_smem; mad.lo.u32 %r9, %l, 4, %r9; xor.b32 %r8, %r9, 4; xor.b32 %r7, %r9, 64;
+mov.u32 %r6, global_smem; add.u32 %r6, %r6, %l; xor.b32 %r5, %r6, 1; xor.b32 %r10, %l, 1; mul.wide.u32 %d50, %r10, 4;
+add.s64 %d53, %A, %d50;\n"""
+# What lanes of one warp do, or of two.
+AMONG = """
+ok: PUT MEET GET | PUT BAR GET | PUT OWN | GPUT MEET GGET | PUT HALVES GET | VOLATILE LOOK | ALL FIRST | PUT MEET MATRIX
+ok: PUT MEET GET MEET PUT | BYTE MEET NEAR | SCALAR MEET ONE | EACH PUT COME WAIT GET | PUT MEET SHUFFLE GET
+another lane of the warp wrote, with no order between$: PUT GET | GPUT GGET | BYTE NEAR | PUT HALVES FAR | PUT MATRIX
+another lane of the warp wrote, with no order between$: VOLATILE GET | SEVEN FIRST | PUT MEET SHUFFLE PUT GET
+another lane of the warp read, with no order between$: PUT MEET GET PUT | PUT MEET MATRIX PUT | SCALAR ONE
+no order between but a shuffle or a vote: PUT SHUFFLE GET | PUT VOTE GET | PUT MEET GET SHUFFLE PUT
+ok: INIT PUT MEET ARRIVE / BAR WAIT GET | INIT ELSEWHERE SEVEN ARRIVE / BAR WAIT FIRST | PUT MEET RAISE / HEAR GET
+ok: INIT PUT MEET ELSEWHERE SEVEN ARRIVE MEET SEVEN4 / BAR WAIT FIRST
+wrote, with no order between|nobody wrote: INIT PUT ARRIVE / BAR WAIT GET | PUT RAISE / HEAR GET
+"""
+
+
+@pytest.mark.parametrize("row", AMONG.strip().splitlines())
+def test_lanes_of_a_warp_have_no_order_of_their_own(row):
+    """8.7 to 8.9: by bar.warp.sync, barriers and mbarriers; a lane's release covers what it knows of the others."""
+    holds(row, ACCESSES, PLACES, words(32), words(33), shared=512)

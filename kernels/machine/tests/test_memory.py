@@ -29,6 +29,9 @@ def test_lanes_that_take_part_copy_vectors(kind):
     assert (out == np.where(np.arange(64)[:, None] % 32 == 5, kept, given)).all()
 
 
+MEET = "bar.warp.sync -1;"
+
+
 @pytest.mark.parametrize(("space", "where"), [("global", "%A"), ("shared", "global_smem")])
 def test_values_are_extended_by_their_type(space, where):
     """9.4.1: into a wider register, signed ones with their sign, others with zeros. A store takes the low bits."""
@@ -36,7 +39,7 @@ def test_values_are_extended_by_their_type(space, where):
     for i, kind in enumerate(["s8", "u8", "b8", "s16", "u16", "b16", "s32", "u32", "b32"]):
         register, wide = ("%d9", "b64") if "32" in kind else ("%r9", "b32")
         body += f"ld.{space}.{kind} {register}, [{where}]; st.global.{wide} [%B+{8 * i}], {register};\n"
-    body += f"""st.{space}.b8 [{where}+1], %r9; mov.b32 %r9, 0x12345678; st.{space}.b8 [{where}], %r9;
+    body += f"""{MEET} st.{space}.b8 [{where}+1], %r9; mov.b32 %r9, 0x12345678; st.{space}.b8 [{where}], %r9; {MEET}
     ld.{space}.b64 %d1, [{where}]; st.global.b64 [%B+72], %d1;"""
     _, out = run(body, np.zeros(1, np.uint64), np.zeros(10, np.uint64), shared=8)
     extended = [0xFFFFFFEF, 0xEF, 0xEF, 0xFFFFCDEF, 0xCDEF, 0xCDEF, 0xFFFFFFFF89ABCDEF, 0x89ABCDEF, 0x89ABCDEF]
@@ -56,7 +59,7 @@ def test_generic_addresses():
     st.global.b32 [%d52], %r1; add.s64 %d52, %d52, 128;"""
     for i, space in enumerate(["global", "shared", "shared::cta", "local"]):
         body += f"isspacep.{space} %p3, %d4; selp.b32 %r3, 1, 0, %p3; st.global.b32 [%d52+{128 * i}], %r3;"
-    body += "cvta.to.shared.u64 %d5, %d2; ld.shared.b32 %r4, [%d5]; st.global.b32 [%d52+512], %r4;"
+    body += MEET + "cvta.to.shared.u64 %d5, %d2; ld.shared.b32 %r4, [%d5]; st.global.b32 [%d52+512], %r4;"
     given, out = run(body, words(8), words(6 * 32), shared=32)
     lanes, rows = np.arange(32), out.reshape(6, 32)
     assert (rows[0] == np.where(lanes < 16, lanes + 100, 7)).all()
@@ -141,11 +144,11 @@ def test_atomics(op, space):
         f"red.{space}.relaxed.sys.{op} [{second}]" if op[:2] not in ("ca", "ex") else f"atom.{space}.{op} _, [{second}]"
     )
     body = f"""st.{space}.{kind} [{first}], {before}; st.{space}.{kind} [{second}], {before}; mov.{kind} {r}3, 900;
-    sub.s32 %r1, %l, 9; cvt.s64.s32 %d1, %r1; cvt.u16.u32 %h1, %r1; setp.lt.u32 %p1, %l, 5;
+    {MEET} sub.s32 %r1, %l, 9; cvt.s64.s32 %d1, %r1; cvt.u16.u32 %h1, %r1; setp.lt.u32 %p1, %l, 5;
     atom.{space}.{op} {r}2, [{first}], {r}1{third}; @%p1 {red}, {r}1{third};
-    mul.wide.u32 %d50, %l, {size}; add.s64 %d51, %B, %d50; st.global.{kind} [%d51], {r}2;
-    ld.{space}.{kind} {r}2, [{first}]; st.global.{kind} [%A], {r}2;
-    ld.{space}.{kind} {r}2, [{second}]; st.global.{kind} [%C], {r}2;"""
+    mul.wide.u32 %d50, %l, {size}; add.s64 %d51, %B, %d50; st.global.{kind} [%d51], {r}2; {MEET}
+    ld.{space}.{kind} {r}2, [{first}]; {MEET} st.global.{kind} [%A], {r}2;
+    ld.{space}.{kind} {r}2, [{second}]; {MEET} st.global.{kind} [%C], {r}2;"""
     operands, orders = [(lane - 9) % 2 ** (8 * size) for lane in range(32)], set()
     for seed in range(8):
         lane = Machine(seed).lane
@@ -206,8 +209,8 @@ def test_tiny_sums(space, left):
     where, body = ("%A", "global_smem")[space == "shared"], ""
     for i, (x, y) in enumerate([(0x80000001, 0x80000002), (0x00800000, 0x807FFFFF), (0x00C00000, 0x80800000)]):
         at, kept = f"[{where}+{4 * i}]", f"[%A+{4 * i}]"
-        body += f"st.{space}.b32 {at}, {x}; mov.b32 %r1, {y}; @%one red.{space}.add.f32 {at}, %r1;"
-        body += f"ld.{space}.b32 %r1, {at}; st.global.b32 {kept}, %r1;"
+        body += f"st.{space}.b32 {at}, {x}; mov.b32 %r1, {y}; {MEET} @%one red.{space}.add.f32 {at}, %r1; {MEET}"
+        body += f"ld.{space}.b32 %r1, {at}; {MEET} st.global.b32 {kept}, %r1;"
     assert run(body, words(3), shared=12)[0].tolist() == [*left]
 
 
@@ -230,7 +233,7 @@ def full(word: str, space: str = "global") -> str:
 def message(release: str, acquire: str, space: str = "global") -> tuple[str, str]:
     """7 at %C, then the flag; who waits for that, and puts at %A what is at %C."""
     first, last = ("".join(full(word, space) for word in text.split()) for text in (release, acquire))
-    return f"st.global.b32 [%C], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
+    return f"@%one st.global.b32 [%C], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
 
 
 WHERE = dict(warp="%w", cta="%c", gpu="%k")

@@ -6,7 +6,7 @@ from .small_ptx import holds, run, words
 
 WAIT = "{{\nW: mbarrier.{}_wait.parity.shared::cta.b64 %p1, [{}], {}; @!%p1 bra W;\n}}\n"
 PIECES = dict(
-    W="st.shared.b32 [0], 1;", W2="st.shared.b32 [0], 2;",
+    W="@%one st.shared.b32 [0], 1;", W2="@%one st.shared.b32 [0], 2;",
     R="ld.shared.b32 %r1, [0]; st.global.b32 [%A], %r1;",
     INIT1="@%one mbarrier.init.shared::cta.b64 [64], 1;", INIT2="@%one mbarrier.init.shared::cta.b64 [64], 2;",
     INVAL="@%one mbarrier.inval.shared::cta.b64 [64];", BACK="@%one mbarrier.init.shared::cta.b64 [72], 1;",
@@ -22,8 +22,8 @@ PIECES = dict(
 # What each warp does; the value that is read at last, or what is wrong.
 STEPS = r"""
 1: INIT1 BAR W A / BAR T0 R | INIT2 BAR W A / BAR A L0 R | INIT2 BAR W A2 / BAR L0 R
-1: INIT1 BAR A BAR INVAL INIT1 BAR W A / BAR L0 BAR BAR L0 R | INIT1 INVAL OVER W R
-2: INIT1 BACK BAR W A B0 W2 A / BAR L0 R ABACK L1 R
+1: INIT1 BAR A BAR INVAL INIT1 BAR W A / BAR L0 BAR BAR L0 R | INIT1 INVAL OVER W WARP R
+2: INIT1 BACK BAR W A B0 W2 A / BAR L0 R WARP ABACK L1 R
 wrote, with no order between: INIT1 BAR A W / BAR L0 R
 overwrites|wrote, with no order|nobody can go on: INIT1 BAR W A W2 A / BAR L0 R
 2 arrivals at an mbarrier at 64. phase 0, 1 of 1 arrivals pending: INIT1 A2

@@ -188,6 +188,28 @@ def part(steps: int, where: str):
 
 UNKNOWN = "not looked up"
 BEFORE_39 = {"3.7": "race", "3.9": "exact"}  # when atomics that release got a barrier before them: triton 10816
+
+
+@triton.jit
+def turn_pairs(q_ptr, cos_ptr, sin_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    """Neighbours are read, and stored as halves of the row: with one warp, too, by other threads than read there."""
+    i, row = tl.arange(0, N), q_ptr + tl.program_id(0) * 2 * N
+    even, odd = tl.load(row + 2 * i), tl.load(row + 2 * i + 1)
+    cos, sin = tl.load(cos_ptr + i), tl.load(sin_ptr + i)
+    if MENDED:
+        tl.debug_barrier()
+    tl.store(row + i, even * cos - odd * sin)
+    tl.store(row + N + i, odd * cos + even * sin)
+
+
+def turned_in_place(mended: bool):
+    q, cos, sin = whole(3, 512), whole(256), whole(256)
+    even, odd = q[:, ::2].clone(), q[:, 1::2].clone()
+    right = torch.cat([even * cos - odd * sin, odd * cos + even * sin], 1)
+    args = dict(q_ptr=q, cos_ptr=cos, sin_ptr=sin, N=256, MENDED=mended, num_warps=1)
+    return turn_pairs, (3,), args, {"q_ptr": right}
+
+
 EXHIBITS = [
     Exhibit("accepted_tokens", "vllm-ascend 13013", "none reported", accepted_tokens, "race"),
     Exhibit("conv_state", "TensorRT-LLM 17522", UNKNOWN, conv_state, "race"),
@@ -195,6 +217,7 @@ EXHIBITS = [
     Exhibit("zeroed_histogram", "in Liger-Kernel 0.8.5", "none reported", zeroed_histogram, BEFORE_39),
     Exhibit("flattened", "triton 8259", UNKNOWN, flattened, "race"),
     Exhibit("overshot", "mamba 537", UNKNOWN, overshot, "race"),
+    Exhibit("turned_in_place", "Megatron-LM 5963", UNKNOWN, turned_in_place, "race"),
     Exhibit("row_zero", "Triton-distributed 185", "NaN, garbage", row_zero, "race"),
     Exhibit("splits_overlap", "facebookexperimental/triton 3401", UNKNOWN, splits_overlap, "race"),
     Exhibit("partial_barrier", "tilelang 2556", "H100: differs between runs", part(1, "nowhere"), "race"),
