@@ -18,7 +18,7 @@ from collectives import all_gather_matmul as gathers
 from collectives import device as device_links
 from collectives import engines, ffn, on_device
 from collectives import transfers as protocol
-from kernels import hopper, persistent, tiles
+from kernels import hopper, persistent, tiles, workspace
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.core.machine import Machine
@@ -111,6 +111,7 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         patches.enter_context(patch.multiple(engines, **OF_ENGINE, **OVER_PCIE))
         patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
         patches.enter_context(patch.object(hopper, "require_hopper"))
+        patches.enter_context(patch.dict(workspace.KEPT, clear=True))  # a device has its own
         yield
 
 
