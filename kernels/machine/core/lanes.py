@@ -152,14 +152,19 @@ class Lanes:
         released.lanes[self.agent] = np.where(lanes, clock.item(KNOWN, self.agent), known)
         return released
 
-    def are_among(self, lanes: np.ndarray, memory, places: np.ndarray, *, wrote: bool) -> bool:
-        """Whether these lanes, [32], are all that last wrote some bytes, or read them."""
+    def beyond(self, lanes: np.ndarray, memory, places: np.ndarray, *, wrote: bool) -> np.ndarray:
+        """Those of some bytes that other lanes than these, [32], last wrote, or read. A scalar that all lanes load
+        counts as loaded by each."""
         noted = self.writes if wrote else self.reads
         if memory not in noted:
-            return False
+            return places
         notes = noted[memory]
         notes.settle(len(memory.data), self.met, writes=wrote)
-        return not (notes.lanes[places] & BITS[:LANES][~lanes].sum(dtype=np.uint32)).any()
+        held = notes.lanes[places]
+        by_others = held & BITS[:LANES][~lanes].sum(dtype=np.uint32) != 0
+        if not wrote:
+            by_others &= held != BITS[COLLECTIVE]
+        return places[by_others]
 
     def late(self, epoch: int) -> np.ndarray:
         """[33]: for each lane, then for all lanes together, the others whose accesses of an epoch it does not know."""

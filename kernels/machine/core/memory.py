@@ -154,12 +154,12 @@ class Noted:
         second, whole = np.divmod(np.arange(len(self.writes))[g][holds], len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
-    def is_known(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> bool:
-        """Whether a clock covers what a warp did at these bytes: it may cover only some of the warp's lanes."""
+    def unknown(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> np.ndarray:
+        """Those of some bytes at which a clock does not cover what a warp did: it may cover some of the warp's lanes."""
         if agent not in clock.lanes:
-            return False
+            return places
         warp = self.ledger.accesses[self.ledger.latest[agent]].by
-        return warp.among.are_among(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
+        return warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
 
     def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
         """Raise RaceError if an access that is `noted` at `g` is not ordered before the one that has this number."""
@@ -167,7 +167,8 @@ class Noted:
         scope = self.ledger.accesses[number].scope
         for late in self.ledger.unordered(numbers, clock, row, scope):
             places = self.bytes_at(g, numbers == late.number)
-            if not self.is_known(late.agent, late.epoch, clock, places, wrote=did == "wrote"):
+            places = self.unknown(late.agent, late.epoch, clock, places, wrote=did == "wrote")
+            if places.size:
                 break
         else:
             return
@@ -226,7 +227,8 @@ class Shared(Noted):
         for reader in np.flatnonzero(late.any(tuple(range(1, late.ndim)))).tolist():
             places = self.bytes_at(g, late[reader])
             agent = self.first + reader
-            if self.is_known(agent, int(reads[reader][late[reader]].max()), clock, places, wrote=False):
+            places = self.unknown(agent, int(reads[reader][late[reader]].max()), clock, places, wrote=False)
+            if not places.size:
                 continue
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
             raise RaceError(message, self, places.item(0), agent)
