@@ -155,7 +155,7 @@ class Noted:
         return whole * GRANULE + second
 
     def unknown(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> np.ndarray:
-        """Those of some bytes at which a clock does not cover what a warp did: it may cover some of the warp's lanes."""
+        """Those of some bytes at which a clock does not cover what a warp did: it may cover some of its lanes."""
         if agent not in clock.lanes:
             return places
         warp = self.ledger.accesses[self.ledger.latest[agent]].by
