@@ -1,7 +1,6 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
 import shlex
-import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -154,18 +153,6 @@ def register(add_option: Callable) -> None:
     """Hand each option to `add_option`, which takes what argparse does."""
     for name, option in OPTIONS.items():
         add_option(FLAGS[name], help=option.help.replace("%", "%%"), **option.settings)  # a bare % would be filled in
-
-
-def require_writable(folder: Path) -> None:
-    """Raise ValueError where no run folder could be made in `folder`, which is made later."""
-    parent = folder.absolute()
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        tempfile.TemporaryDirectory(dir=parent).cleanup()
-    except OSError as error:
-        problem = f"cannot write in {parent}: {error.strerror}; choose another folder with --ffn-results=DIR"
-        raise ValueError(f"--ffn-results {str(folder)!r}: {problem}") from None
 
 
 def value(name: str, get) -> Any:

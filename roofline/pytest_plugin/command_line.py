@@ -14,8 +14,7 @@ from roofline.worker.machine import choose_device, refuse_tf32
 def session_of(config, ranks: Epochs | None) -> Session:
     """The session that begins.
 
-    Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
-    results that cannot be written.
+    Raises ValueError for options that do not go together, or that this machine cannot do.
     """
     timed = config.option.benchmark_only
     _refuse_conflicts(config, timed, ranks)
@@ -37,8 +36,6 @@ def session_of(config, ranks: Epochs | None) -> Session:
         chosen = choose_device(device, timed)
         options = ffn_options.resolve(get, device=chosen, timed=timed, root=config.rootpath, world=world)
     refuse_tf32(options.device, options.dtypes)
-    if timed and not run and not config.option.collectonly:
-        ffn_options.require_writable(options.results)
     runners = operations.Runners(options)
     return Session(options, runners, ranks, resume=resume, resumed=run, held=held)
 

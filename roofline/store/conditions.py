@@ -64,13 +64,18 @@ def slug(chip: str) -> str:
     return re.sub(r"[\W_]+", "-", chip.lower()).strip("-")
 
 
-def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
-    """{condition: (of `metadata`, of `other`)} of those that differ."""
-    pairs = {name: (condition(metadata, name), condition(other, name)) for name in ALL}
-    return {name: pair for name, pair in pairs.items() if not are_alike(pair)}
+def differences(base: list[dict], new: list[dict]) -> dict[str, tuple[str, str]]:
+    """{condition: (of `base`, of `new`)} of those that differ, by the metadata of the runs on both sides."""
+    differences = {}
+    for name in ALL:
+        of_base = [condition(metadata, name) for metadata in base]
+        of_new = [condition(metadata, name) for metadata in new]
+        if not are_alike(of_base + of_new):
+            differences[name] = " and ".join(dict.fromkeys(of_base)), " and ".join(dict.fromkeys(of_new))
+    return differences
 
 
 def changes_text(metadata: dict, now: dict) -> str:
     """The differences between `now` and `metadata`, in words; empty where there are none."""
-    changed = differences(metadata, now).items()
+    changed = differences([metadata], [now]).items()
     return "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed)

@@ -110,16 +110,14 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
     return Interval(value, value - half, value + half)
 
 
-def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
+def time_of(series: Series, groups: Groups | None = None) -> Interval | None:
     """The typical time of a series with its interval; None of an empty one."""
-    return estimate(float, series, groups=groups, anchor=anchor)
+    return estimate(float, series, groups=groups)
 
 
-def ratio_of(
-    numerator: Series, denominator: Series, groups: Groups | None = None, anchor: Series | None = None
-) -> Interval | None:
+def ratio_of(numerator: Series, denominator: Series, groups: Groups | None = None) -> Interval | None:
     """numerator / denominator, within rounds."""
-    return estimate(truediv, numerator, denominator, groups=groups, anchor=anchor)
+    return estimate(truediv, numerator, denominator, groups=groups)
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
