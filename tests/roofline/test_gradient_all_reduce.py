@@ -12,7 +12,7 @@ from made_up_run import HEAD, lines_of, save
 import roofline
 from roofline import operations
 from roofline.analysis import records
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import MeasuredCase
 from roofline.operations import contenders
 from roofline.pytest_plugin import selection
 from roofline.store import journal
