@@ -17,45 +17,39 @@ def session_of(config, ranks: Epochs | None) -> Session:
     Raises ValueError for options that do not go together, or that this machine cannot do.
     """
     timed = config.option.benchmark_only
-    _refuse_conflicts(config, timed, ranks)
-    get = config.getoption
+    given = ffn_options.values_given(config.getoption)
+    ffn_options.refuse_conflicts(given, timed=timed, is_one_process=not ranks)
+    _refuse_plugins(config, timed, ranks)
     if ranks:
         ranks.rendezvous(identity(config.rootpath, config.invocation_params.args))
-    device = ffn_options.value("device", get) or "auto"
+    device = given.get("device", "auto")
     world = ranks.size if ranks else 1
-    resume = ffn_options.value("resume", get)
+    resume = given.get("resume")
     held = run = None
     if resume:
         held = journal.hold(resume)
         run = journal.load(resume)
-        options = ffn_options.resumed(get, run.metadata, resume)
+        options = ffn_options.resumed(given, run.metadata, resume)
         _require_same(options, resume, device, world)
         if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     else:
         chosen = choose_device(device, timed)
-        options = ffn_options.resolve(get, device=chosen, timed=timed, root=config.rootpath, world=world)
+        options = ffn_options.resolve(given, device=chosen, timed=timed, root=config.rootpath, world=world)
     refuse_tf32(options.device, options.dtypes)
     runners = operations.Runners(options)
     return Session(options, runners, ranks, resume=resume, resumed=run, held=held)
 
 
-def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:
-    """Refuse options that do not go with a run of this kind."""
-    given = [name for name in ffn_options.OPTIONS if config.getoption(f"ffn_{name}")]
-    ffn_options.refuse_kind(given, timed=timed, is_one_process=not ranks)
+def _refuse_plugins(config, timed: bool, ranks: Epochs | None) -> None:
+    """Refuse pytest's own options, and those of plugins, that do not go with a run of this kind."""
     kind = "--benchmark-only" if timed else "torchrun"
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         raise ValueError(f"{kind} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    if ranks:
-        _refuse_of_ranks(config)
-
-
-def _refuse_of_ranks(config) -> None:
-    """Refuse what real ranks have no use for."""
-    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if ranks and restarts != "0":
         raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
-    if config.option.usepdb or config.option.trace:
+    if ranks and (config.option.usepdb or config.option.trace):
         raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
 
 

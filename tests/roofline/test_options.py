@@ -22,6 +22,7 @@ from roofline.operations.options import (
     as_values,
     code_of,
     resumed,
+    values_given,
 )  # fmt: skip
 from roofline.pytest_plugin import selection
 from roofline.supervise.limits import LIMIT_S
@@ -37,7 +38,7 @@ def resumed_from(chosen, without="", **given):
     saved = json.loads(json.dumps(as_values(chosen)))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}
-    return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
+    return resumed(values_given(values.get), {"cases": ["some"], "options": saved}, Path("/runs/one"))
 
 
 def gathered(chosen):
