@@ -1,13 +1,16 @@
-"""How a session begins by the command line."""
+"""How a session begins by the command line. What cannot come out is refused before anything is measured."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from roofline import operations
 from roofline.operations import options as ffn_options
+from roofline.report.tables import named
 from roofline.store import journal
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
+from roofline.theory import wires
 from roofline.worker.machine import choose_device, refuse_tf32
 
 
@@ -60,3 +63,48 @@ def _require_same(options: ffn_options.Options, resume: Path, device: str, world
     if device not in ("auto", options.device):
         raise ValueError(f"--ffn-device {device}: {resume} measured the {options.device}")
     choose_device(options.device, timed=True)
+
+
+def refuse_selection(options: ffn_options.Options, runners: operations.Runners, cases: list) -> None:
+    """Refuse a selection of which nothing can be measured. Raises ValueError."""
+    if options.operations and not cases:
+        _operations(options, runners)
+    if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
+        _contenders(options, runners)
+    if options.timed:
+        _wires_of(options, cases)
+
+
+def _operations(options: ffn_options.Options, runners: operations.Runners) -> None:
+    """Say why the operations that were chosen have no case, where one of them knows."""
+    for operation in map(operations.find, runners.planners):
+        reason = operation.why_not(options)
+        if options.timed and options.world > 1 and not operation.between_ranks:
+            reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+        if reason:
+            raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
+
+
+def _wires_of(options: ffn_options.Options, cases: list) -> None:
+    """Refuse wires of another run that lacks some of those that are made for the machine's pace."""
+    lacking = []
+    for case in cases if options.wires_of else ():
+        is_made = hasattr(case, "wire") and wires.parse(case.wire).kind not in (*wires.LINKS, "fixed")
+        if is_made and case.id not in dict(options.wires_of):
+            lacking.append(case.id)
+    if lacking:
+        way_out = "select the cases that it has (-k), or leave the option out"
+        raise ValueError(f"--ffn-wires-of: that run has no wire of {named(lacking)}; {way_out}")
+
+
+def _contenders(options: ffn_options.Options, runners: operations.Runners) -> None:
+    """Refuse names that no operation has, and a baseline that is not timed on the device."""
+    choices: dict[str, None] = {}
+    for operation in operations.OPERATIONS.values():
+        choices |= dict.fromkeys(runners.planner(operation).choices())
+    for name in options.contenders or ():
+        ffn_options.read("contenders", name, partial(ffn_options.one_of, choices))
+    matmuls = runners.planner(operations.find("matmul"))
+    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if name:
+            ffn_options.read(option, name, partial(ffn_options.one_of, matmuls.timed_names()))

@@ -39,11 +39,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def relative_width(self) -> float:
-        """Full width over the value."""
-        return (self.high - self.low) / self.value if self.value else math.inf
-
 
 def is_known(low: float, high: float) -> bool:
     """An interval of what is above 0 is known if it spans no more than a decade. NaN and infinity say

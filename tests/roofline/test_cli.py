@@ -43,7 +43,7 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
         ("", "required: command"),
         ("acount", "did you mean account?"),
         ("report nowhere", "nowhere is no run folder"),
-        ("compare a", "there is no NEW"),
+        ("compare a", "of 1 runs, which are NEW?"),
         ("compare a b c", "of 3 runs, which are NEW?"),
         ("compare a a --new b", "a is given twice on one side"),
         ("account --fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),

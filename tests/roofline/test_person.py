@@ -16,7 +16,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import plots, write
 from roofline.report.plots import theme
-from roofline.report.sections import ABOVE
+from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal
 from roofline.store.journal import load
 

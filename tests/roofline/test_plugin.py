@@ -198,7 +198,6 @@ def test_plain_pytest_checks_and_times_nothing(run_project):
 def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     outcome = run_project("--benchmark-only", argument)
     assert (outcome.code, outcome.folder) == (code, None)
-    assert ("no case is left to measure by -k 'nothing_of_that_name'; python3" in outcome.text) == bool(code)
 
 
 @pytest.mark.parametrize(
