@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--chip", choices=hopper.CHIPS, default=hopper.CHIPS[0], help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="exit with code 1 where anything had to be compiled")
     asked = parser.parse_args(arguments)
-    options = resolve(lambda name: None, device="cuda", timed=True, root=Path())
+    options = resolve({}, device="cuda", timed=True, root=Path())
     names = [name for name, operation in operations.OPERATIONS.items() if operation.default] + [*OURS]
     chip = chips.find(asked.chip)
     launches = absent_gpu.Launches()

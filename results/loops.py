@@ -155,7 +155,7 @@ def jobs(kernels: Sequence[str]) -> list[Job]:
     differ in the order of tiles alone, or in their gang, have the same loops."""
     hopper = table("sm90")
     gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
-    options = resolve(lambda name: None, device="cuda", timed=True, root=Path())
+    options = resolve({}, device="cuda", timed=True, root=Path())
     found = []
     for kernel in kernels:
         entries = [entry for entry in hopper.entries if entry.kernel == kernel]

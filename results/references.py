@@ -84,7 +84,7 @@ def require_repeated(folder: Path, others: list[Path]) -> None:
     reasons = [f"give a second run, of the same commit and minutes apart: make reference RUN='{folder} SECOND'"]
     for other in others:
         second = journal.load(other)
-        if changes := differences(run.metadata, second.metadata):
+        if changes := differences([run.metadata], [second.metadata]):
             reasons.append(f"{other} has another {', '.join(changes)}")
             continue
         changed = [case for case in compare([run], [second]).cases if case.verdict in (FASTER, SLOWER)]

@@ -37,7 +37,7 @@ from kernels.bench import roof
 from kernels.tiles import DTYPES
 from roofline import operations
 from roofline.operations import SKIPPED, Call, Contender, Entrant, Rejection, verdict
-from roofline.store.stats import ratio_of, time_of
+from roofline.store.stats import ratio_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.simulator import hidden_fraction
 from roofline.theory.work import ITEMSIZE, Work
@@ -361,7 +361,7 @@ def test_gradient_all_reduce(ffn_benchmark, shape, contender):
 
 
 def typical_s(shape, name):
-    time = time_of(shape.times_s(name), shape.groups, shape.anchor)
+    time = shape.time(name)
     return time.value if time else math.nan
 
 
@@ -385,7 +385,7 @@ def table(shape):
     rows = []
     for name in shape.measured:
         entrant, times_s = shape.entrants[name], shape.times_s(name)
-        time = time_of(times_s, shape.groups, shape.anchor)
+        time = shape.time(name)
         row = {"arm": name, "bucket_KiB": entrant.get("bucket_bytes", math.nan) / 2**10}
         row["all_reduces"] = entrant.get("all_reduces", math.nan)
         row |= {"ms": 1e3 * time.value, "low": 1e3 * time.low, "high": 1e3 * time.high}

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from roofline.analysis.changes import Sides, change_of_runs, values_of
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import HIDDEN, MARGIN, SLOWER, SPEED, UNDECIDED, Change, verdicts
-from roofline.store.conditions import ALL, NUMBERS, are_alike, condition
+from roofline.store.conditions import NUMBERS, differences
 from roofline.store.run import REQUESTED, Run
 from roofline.store.stats import geometric_mean, grouped
 
@@ -178,7 +178,7 @@ class Pair:
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for a side of one quick run, where the baseline is not the same, and where no case can be compared."""
-    differences = _differences(base, new, allow)
+    changed = _differences(base, new, allow)
     sides = named_runs("BASE", base), named_runs("NEW", new)
     runs = sides[0] | sides[1]
     all_pairs = _all_pairs(sides)
@@ -193,7 +193,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     return Comparison(
         base_runs=len(base),
         new_runs=len(new),
-        differences=differences,
+        differences=changed,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
         means=_means(judged, len(runs)),
         cases=_cases(judged),
@@ -246,19 +246,13 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
             raise ValueError(
                 "a single quick run is too short to be compared: take several a side, or run without --ffn-quick"
             )
-    differences = {}
-    for name in ALL:
-        of_base = [condition(run.metadata, name) for run in base]
-        of_new = [condition(run.metadata, name) for run in new]
-        if are_alike(of_base + of_new):
-            continue
-        differences[name] = " and ".join(dict.fromkeys(of_base)), " and ".join(dict.fromkeys(of_new))
+    changed = differences([run.metadata for run in base], [run.metadata for run in new])
+    for name, (base_words, new_words) in changed.items():
         if name in NUMBERS and name not in allow:
-            base_words, new_words = differences[name]
             raise ValueError(
                 f"another {name}: BASE has {base_words}, NEW has {new_words}; --allow {name} compares them all the same"
             )
-    return differences
+    return changed
 
 
 def _all_pairs(sides: Sequence[dict[str, Run]]) -> list[Pair]:

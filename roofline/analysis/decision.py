@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import MeasuredCase
 from roofline.analysis.verdicts import UNDECIDED, Change, verdicts
 from roofline.store.run import Run, Shape
 

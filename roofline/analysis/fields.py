@@ -1,7 +1,10 @@
-"""The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each."""
+"""The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each; and the
+measured case that they are formed of."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from roofline.store.run import Run, Shape
 from roofline.store.stats import Interval
 from roofline.theory.data import tables_of
 
@@ -41,6 +44,30 @@ def _with_fields_of_ends(declared: dict[str, dict]) -> dict[str, Field]:
 GROUPS = {group: _with_fields_of_ends(declared) for group, declared in tables_of(__file__, "fields.toml").items()}
 FIELDS = GROUPS["every"] | GROUPS["wire"]
 """Those of a record: of every one, and of one over a wire. The group `tokens` has the columns of `analysis.tokens`."""
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """A contender on a shape of a run, with samples."""
+
+    run: Run
+    shape: Shape
+    contender: str
+
+    @property
+    def entrant(self) -> dict:
+        """The journal's entry of the contender on this shape."""
+        return self.shape.entrants[self.contender]
+
+    @cached_property
+    def times_s(self) -> dict[int, float]:
+        """{round: seconds}."""
+        return self.shape.times_s(self.contender)
+
+    @cached_property
+    def time(self) -> Interval:
+        """Its typical time, told beside the baseline's."""
+        return self.shape.time(self.contender)
 
 
 def with_ends(name: str, interval: Interval | None, declared: dict[str, Field] = FIELDS) -> dict[str, float]:

@@ -6,23 +6,10 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple
 
-from roofline.analysis.fields import with_ends
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import MeasuredCase, with_ends
 from roofline.store.run import PROBE, Run, Shape
 from roofline.store.stats import Interval, time_of
-from roofline.theory import chips
-from roofline.theory.bounds import bound
-
-
-class Roof(NamedTuple):
-    """The measured ceilings of one run, for one dtype."""
-
-    flops: float
-    read_bytes_per_s: float
-
-    def at(self, intensity: float) -> float:
-        """Attainable FLOP/s at `intensity`, the lower of the two bounds."""
-        return min(self.flops, intensity * self.read_bytes_per_s)
+from roofline.theory.bounds import Roof
 
 
 class Ceiling(NamedTuple):
@@ -42,12 +29,6 @@ def roof_of(run: Run, dtype: str) -> Roof | None:
     matmul = rates.get(("matmul", dtype))
     read = rates.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
-
-
-def datasheet_roof(run: Run, dtype: str) -> Roof | None:
-    """The roof that the chip's datasheet has for `dtype`; None where it has none."""
-    peaks = chips.peaks(run.metadata["machine"]["datasheet"], dtype)
-    return Roof(*peaks) if peaks else None
 
 
 def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
@@ -132,7 +113,7 @@ def fields(case: MeasuredCase) -> dict:
     intensity = intensity_of(case)
     reached, probe = _reached(case, roof, intensity)
     fields = with_ends("of_roof", reached)
-    fields["bound"] = bound(intensity, *roof)
+    fields["bound"] = roof.bound(intensity)
     if reached:
         flop = shape.work.flop
         fields["roof_tflops"] = flop / case.time.value / reached.value / 1e12

@@ -7,8 +7,7 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.fields import FIELDS, with_ends
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import FIELDS, MeasuredCase, with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Shape
 from roofline.store.stats import Interval, ratio_of, time_of

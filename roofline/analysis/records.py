@@ -6,12 +6,12 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis import decision, layers, memory_roof, overlap
-from roofline.analysis.fields import FIELDS, GROUPS, with_ends
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis import decision, memory_roof, overlap
+from roofline.analysis.fields import FIELDS, GROUPS, MeasuredCase, with_ends
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
-from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
+from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, PART, Run, Shape
 from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
+from roofline.theory import chips
 from roofline.theory.wires import HOW
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 TENSOR_PIPES = 4
 """An SM has one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
+MAKER = "multiplied_by"
+"""Who makes a matmul of a layer, and who makes it when it takes turns alone."""
+HALVES = 2
+"""Matmuls of a layer: of gate and up together, and down."""
 WAITS_SINCE = 5
 """The method that notes, with a CPU's sample, for how long threads waited for a core."""
 
@@ -43,7 +47,7 @@ def record_of(case: MeasuredCase) -> dict:
         **_time_fields(case),
         **ROOFS[case.shape.analysis](case),
         **decision.fields(case),
-        **layers.fields(case),
+        **_alone_fields(case),
         **_steady_fields(case),
         **_counted_fields(case),
     )
@@ -172,6 +176,27 @@ def _steady_fields(case: MeasuredCase) -> dict:
     return fields
 
 
+def _alone_fields(case: MeasuredCase) -> dict:
+    """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others. The ratio
+    is the baseline's time over this one's."""
+    shape = case.shape
+    makers = [shape.entrants.get(name, {}).get(MAKER) for name in (shape.baseline, case.contender)]
+    if makers[0] == makers[1] or not shape.anchor:
+        return {}
+    times_s = []
+    for maker in makers:
+        for name in shape.of_role(PART):
+            if shape.entrants[name].get(MAKER) == maker:
+                times_s.append(shape.times_s(name))
+    if len(times_s) != 2 * HALVES:
+        return {}
+
+    def ratio(*times_s: float) -> float:
+        return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
+
+    return with_ends("alone_ratio", shape.estimate(ratio, *times_s))
+
+
 def _notes(record: dict, shape: Shape) -> str:
     """Warnings for whoever reads the row. For `serial` another link gathers than for the arms where
     NCCL's is faster."""
@@ -222,7 +247,7 @@ def frame(run: Run) -> DataFrame:
     for dtype in table["dtype"].unique():
         if roof := memory_roof.roof_of(run, dtype):
             roofs[dtype] = roof
-        if roof := memory_roof.datasheet_roof(run, dtype):
+        if roof := chips.roof_of(run.metadata["machine"]["datasheet"], dtype):
             datasheet[dtype] = roof
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",

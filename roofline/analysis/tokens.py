@@ -56,14 +56,10 @@ def columns_of(name: str) -> tuple[str, str, str]:
     return name, low, high
 
 
-def libraries_of(table: DataFrame) -> list[str]:
-    """The libraries that have columns in a table of `by_tokens`."""
-    return list(table)[len(COLUMNS) :: 3]
-
-
 def _fastest(run: Run, best: DataFrame) -> dict:
     """The baseline on the shapes of a row, and the fastest beside it on each."""
     least = best.loc[best["ratio_to_baseline"].idxmin()]
+    layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
     return with_ends("ratio_to_baseline", mean_ratio(run, best), COLUMNS) | {
         "shapes": len(best),
         "baseline": best["baseline"].iloc[0],
@@ -72,7 +68,7 @@ def _fastest(run: Run, best: DataFrame) -> dict:
         "tuned": _tuned(best),
         "tflops": geometric_mean(best["flop"] / best["time_s"]) / 1e12,
         "least": least["ratio_to_baseline"],
-        "least_shape": _shape_name(least),
+        "least_shape": shape_text(least) or layer,
         "of_roof": geometric_mean(best["of_roof"].dropna()),
     }
 
@@ -101,10 +97,6 @@ def _names(rows: DataFrame) -> str | None:
 def _tuned(rows: DataFrame) -> float:
     """On how many of the shapes a trial had chosen the configuration; NaN where no journal says."""
     return rows["tuned"].dropna().sum(min_count=1)
-
-
-def _shape_name(row: Series) -> str:
-    return shape_text(row) or (f"{row['layer']} tp{row['tp']}" if isinstance(row["layer"], str) else "")
 
 
 def mean_ratio(run: Run, rows: DataFrame) -> Interval:

@@ -80,10 +80,6 @@ def _bench(options: argparse.Namespace) -> int:
     import roofline_pytest
 
     words, _ = roofline_pytest.joined(options.words)
-    if {"-h", "--help"} & {*words}:
-        from roofline.operations.options import help_text
-
-        print(help_text(), "pytest's options:\n", sep="\n", flush=True)
     paths = [word.partition("::")[0] for word in words if not word.startswith("-")]
     has_tests = any(Path(path).exists() for path in paths)
     roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests)

@@ -19,7 +19,6 @@ from contextlib import closing, nullcontext
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from statistics import median
 from subprocess import PIPE, STDOUT
 
 from roofline.commands.launcher import CALLS, COPY
@@ -130,7 +129,7 @@ def by_default(run: Run) -> list[str]:
         if shape.baseline in shape.measured:
             cases.append(f"{shape.id}-{shape.baseline}")
         if shape.rivals:
-            fastest = min(shape.rivals, key=lambda name: median(shape.times_s(name).values()))
+            fastest = min(shape.rivals, key=lambda name: shape.time(name).value)
             cases.append(f"{shape.id}-{fastest}")
     return cases
 

@@ -1,8 +1,7 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
 import shlex
-import tempfile
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -139,42 +138,24 @@ FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
 
 def add(parser) -> None:
     """Register the options with pytest."""
-    register(parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)").addoption)
-
-
-def help_text() -> str:
-    """The text of `roofline bench --help` before pytest's own help."""
-    usage = "roofline bench [TESTS] [--ffn-...] [pytest's options]"
-    parser = ArgumentParser(usage=usage, add_help=False, description="Measure, from any folder.")
-    register(parser.add_argument_group("roofline's options").add_argument)
-    return parser.format_help()
-
-
-def register(add_option: Callable) -> None:
-    """Hand each option to `add_option`, which takes what argparse does."""
+    group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
     for name, option in OPTIONS.items():
-        add_option(FLAGS[name], help=option.help.replace("%", "%%"), **option.settings)  # a bare % would be filled in
+        help = option.help.replace("%", "%%")  # a bare % would be filled in
+        group.addoption(FLAGS[name], help=help, **option.settings)
 
 
-def require_writable(folder: Path) -> None:
-    """Raise ValueError where no run folder could be made in `folder`, which is made later."""
-    parent = folder.absolute()
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        tempfile.TemporaryDirectory(dir=parent).cleanup()
-    except OSError as error:
-        problem = f"cannot write in {parent}: {error.strerror}; choose another folder with --ffn-results=DIR"
-        raise ValueError(f"--ffn-results {str(folder)!r}: {problem}") from None
-
-
-def value(name: str, get) -> Any:
-    """The option `name`, read from `get(dest)`, pytest's parsed values. A list becomes a tuple without repeats. An
-    option that was not given is None.
+def values_given(get) -> dict[str, Any]:
+    """The options that were given, by name, each read from `get(dest)`, pytest's parsed values.
 
     Raises ValueError that names option, value and way out.
     """
-    given = get(f"ffn_{name}")
+    values = {name: _value(name, get(f"ffn_{name}")) for name in OPTIONS}
+    return {name: given for name, given in values.items() if given is not None}
+
+
+def _value(name: str, given) -> Any:
+    """The value of the option `name`. A list becomes a tuple without repeats. That of an option that was not given is
+    None."""
     if given is None or isinstance(given, bool):
         return given or None
     if isinstance(given, list):
@@ -187,12 +168,6 @@ def value(name: str, get) -> Any:
     if not items:
         raise ValueError(f"{FLAGS[name]} {given!r}: give at least one value")
     return tuple(dict.fromkeys(items))
-
-
-def values_given(get) -> dict[str, Any]:
-    """The options that were given, by name."""
-    values = {name: value(name, get) for name in OPTIONS}
-    return {name: given for name, given in values.items() if given is not None}
 
 
 def read(name: str, given, convert: Callable | None = None) -> Any:
@@ -208,10 +183,15 @@ def read(name: str, given, convert: Callable | None = None) -> Any:
         raise ValueError(f"{FLAGS[name]}{shown}: {problem}") from None
 
 
-def refuse_conflicts(given) -> None:
-    """Refuse options of `given` that do not go together, as the table `OPTIONS` has it."""
+def refuse_conflicts(given, *, timed: bool, is_one_process: bool) -> None:
+    """Refuse options of `given` that do not go together, or need a run of another kind, as the table `OPTIONS` has
+    it."""
     for name in given:
         option = OPTIONS[name]
+        if option.is_timed and not timed:
+            raise ValueError(f"{FLAGS[name]} measures: it needs --benchmark-only")
+        if option.of_one_process and not is_one_process:
+            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process; leave it out")
         others = [FLAGS[other] for other in option.without if other in given]
         if others:
             raise ValueError(f"{FLAGS[name]}: {option.reason}; leave out {', '.join(others)}")
@@ -219,22 +199,11 @@ def refuse_conflicts(given) -> None:
         raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide")
 
 
-def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
-    """Refuse options of `given` that need a run of another kind."""
-    for name in given:
-        if OPTIONS[name].is_timed and not timed:
-            raise ValueError(f"{FLAGS[name]} measures: it needs --benchmark-only")
-        if OPTIONS[name].of_one_process and not is_one_process:
-            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process; leave it out")
-
-
-def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
-    """Resolve the options of a run from `get(dest)`, pytest's parsed values. torchrun started `world` ranks.
+def resolve(given: dict, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
+    """Resolve the options of a run of which some are `given`. torchrun started `world` ranks.
 
     Raises ValueError that names option, value and way out.
     """
-    given = values_given(get)
-    refuse_conflicts(given)
     mode = device if timed else f"test-{device}"
     values = {"layers": LAYERS, "tp": (1, 8), "results": root / "results" / "local"} | DEFAULTS["options"][mode]
     if "quick" in given:
@@ -307,15 +276,14 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     return emulated
 
 
-def resumed(get, metadata: dict, folder: Path) -> Options:
-    """The options of the run in `folder`, as its `metadata` has them. Those that name code are taken from `get`.
+def resumed(given: dict, metadata: dict, folder: Path) -> Options:
+    """The options of the run in `folder`, as its `metadata` has them. Those that name code are taken from `given`.
 
     Raises ValueError where these are not given again, and where others are given too.
     """
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     planned = options_of(metadata["options"])
-    given = values_given(get)
     code = " ".join(code_of(planned))
     others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
     if others:

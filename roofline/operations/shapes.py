@@ -17,15 +17,22 @@ def read_file(path: Path, dtypes: Names) -> list[Matmul]:
 
     Raises ValueError that names line, value and way out.
     """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{error}; give a file of comma-separated values") from None
+    rows = csv.reader(re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines())
     cases: list[Matmul] = []
     columns: list[str] = []
-    for number, cells in _lines(path):
+    for number, row in enumerate(rows, 1):
+        cells = list(map(str.strip, row))
+        if not any(cells):
+            continue
         try:
             if columns:
                 cases += _cases(columns, cells, dtypes)
             else:
-                _require_header(cells)
-                columns = cells
+                columns = _header(cells)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     if not cases:
@@ -41,19 +48,10 @@ def shape_text(row) -> str:
     return label if separator else f"N={row['n']} K={row['k']}"
 
 
-def _lines(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines of a file that are not empty, each with its number."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{error}; give a file of comma-separated values") from None
-    lines = csv.reader(re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines())
-    return [(number, [*map(str.strip, cells)]) for number, cells in enumerate(lines, 1) if any(cells)]
-
-
-def _require_header(columns: list[str]) -> None:
+def _header(columns: list[str]) -> list[str]:
     if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
         raise ValueError(f"{','.join(columns)!r} is no header; {HELP}")
+    return columns
 
 
 def _cases(columns: list[str], cells: list[str], dtypes: Names) -> list[Matmul]:

@@ -1,64 +1,58 @@
-"""How a session begins by the command line."""
+"""How a session begins by the command line. What cannot come out is refused before anything is measured."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from roofline import operations
 from roofline.operations import options as ffn_options
+from roofline.report.tables import named
 from roofline.store import journal
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
+from roofline.theory import wires
 from roofline.worker.machine import choose_device, refuse_tf32
 
 
 def session_of(config, ranks: Epochs | None) -> Session:
     """The session that begins.
 
-    Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
-    results that cannot be written.
+    Raises ValueError for options that do not go together, or that this machine cannot do.
     """
     timed = config.option.benchmark_only
-    _refuse_conflicts(config, timed, ranks)
-    get = config.getoption
+    given = ffn_options.values_given(config.getoption)
+    ffn_options.refuse_conflicts(given, timed=timed, is_one_process=not ranks)
+    _refuse_plugins(config, timed, ranks)
     if ranks:
         ranks.rendezvous(identity(config.rootpath, config.invocation_params.args))
-    device = ffn_options.value("device", get) or "auto"
+    device = given.get("device", "auto")
     world = ranks.size if ranks else 1
-    resume = ffn_options.value("resume", get)
+    resume = given.get("resume")
     held = run = None
     if resume:
         held = journal.hold(resume)
         run = journal.load(resume)
-        options = ffn_options.resumed(get, run.metadata, resume)
+        options = ffn_options.resumed(given, run.metadata, resume)
         _require_same(options, resume, device, world)
         if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     else:
         chosen = choose_device(device, timed)
-        options = ffn_options.resolve(get, device=chosen, timed=timed, root=config.rootpath, world=world)
+        options = ffn_options.resolve(given, device=chosen, timed=timed, root=config.rootpath, world=world)
     refuse_tf32(options.device, options.dtypes)
-    if timed and not run and not config.option.collectonly:
-        ffn_options.require_writable(options.results)
     runners = operations.Runners(options)
     return Session(options, runners, ranks, resume=resume, resumed=run, held=held)
 
 
-def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:
-    """Refuse options that do not go with a run of this kind."""
-    given = [name for name in ffn_options.OPTIONS if config.getoption(f"ffn_{name}")]
-    ffn_options.refuse_kind(given, timed=timed, is_one_process=not ranks)
+def _refuse_plugins(config, timed: bool, ranks: Epochs | None) -> None:
+    """Refuse pytest's own options, and those of plugins, that do not go with a run of this kind."""
     kind = "--benchmark-only" if timed else "torchrun"
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         raise ValueError(f"{kind} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    if ranks:
-        _refuse_of_ranks(config)
-
-
-def _refuse_of_ranks(config) -> None:
-    """Refuse what real ranks have no use for."""
-    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if ranks and restarts != "0":
         raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
-    if config.option.usepdb or config.option.trace:
+    if ranks and (config.option.usepdb or config.option.trace):
         raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
 
 
@@ -69,3 +63,48 @@ def _require_same(options: ffn_options.Options, resume: Path, device: str, world
     if device not in ("auto", options.device):
         raise ValueError(f"--ffn-device {device}: {resume} measured the {options.device}")
     choose_device(options.device, timed=True)
+
+
+def refuse_selection(options: ffn_options.Options, runners: operations.Runners, cases: list) -> None:
+    """Refuse a selection of which nothing can be measured. Raises ValueError."""
+    if options.operations and not cases:
+        _operations(options, runners)
+    if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
+        _contenders(options, runners)
+    if options.timed:
+        _wires_of(options, cases)
+
+
+def _operations(options: ffn_options.Options, runners: operations.Runners) -> None:
+    """Say why the operations that were chosen have no case, where one of them knows."""
+    for operation in map(operations.find, runners.planners):
+        reason = operation.why_not(options)
+        if options.timed and options.world > 1 and not operation.between_ranks:
+            reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+        if reason:
+            raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
+
+
+def _wires_of(options: ffn_options.Options, cases: list) -> None:
+    """Refuse wires of another run that lacks some of those that are made for the machine's pace."""
+    lacking = []
+    for case in cases if options.wires_of else ():
+        is_made = hasattr(case, "wire") and wires.parse(case.wire).kind not in (*wires.LINKS, "fixed")
+        if is_made and case.id not in dict(options.wires_of):
+            lacking.append(case.id)
+    if lacking:
+        way_out = "select the cases that it has (-k), or leave the option out"
+        raise ValueError(f"--ffn-wires-of: that run has no wire of {named(lacking)}; {way_out}")
+
+
+def _contenders(options: ffn_options.Options, runners: operations.Runners) -> None:
+    """Refuse names that no operation has, and a baseline that is not timed on the device."""
+    choices: dict[str, None] = {}
+    for operation in operations.OPERATIONS.values():
+        choices |= dict.fromkeys(runners.planner(operation).choices())
+    for name in options.contenders or ():
+        ffn_options.read("contenders", name, partial(ffn_options.one_of, choices))
+    matmuls = runners.planner(operations.find("matmul"))
+    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if name:
+            ffn_options.read(option, name, partial(ffn_options.one_of, matmuls.timed_names()))

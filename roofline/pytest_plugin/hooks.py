@@ -8,12 +8,14 @@ that gets timed (the interpreter is only ever switched on when nothing is timed,
 kernel).
 """
 
+import io
+import itertools
 import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,8 @@ import pytest
 from roofline import operations
 from roofline.analysis import decision
 from roofline.operations import options as ffn_options
-from roofline.pytest_plugin import selection
-from roofline.pytest_plugin.command_line import session_of
+from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
-from roofline.pytest_plugin.replay import Nowhere, replay
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
@@ -54,6 +54,34 @@ STATE = pytest.StashKey[Session]()
 def refuse(message: str) -> None:
     """End pytest with one line and exit code 2."""
     pytest.exit(plain(message), returncode=BAD_INPUT)
+
+
+def replay(name: str, samples: list[float]) -> Callable[[], float]:
+    """A timer of that name whose readings are 0, s0, 0, s1, ...: round i of the benchmark lasts exactly samples[i]
+    seconds."""
+    readings = itertools.chain.from_iterable((0.0, sample) for sample in samples)
+
+    def timer() -> float:
+        return next(readings)
+
+    timer.__name__ = name
+    return timer
+
+
+class Nowhere:
+    """A file that keeps nothing: a path for pytest-benchmark 5.3, an open file for those before it."""
+
+    def __fspath__(self) -> str:
+        return os.devnull
+
+    def __str__(self) -> str:
+        return "the run's folder"
+
+    def __enter__(self) -> io.BytesIO:
+        return io.BytesIO()
+
+    def __exit__(self, *failure) -> None:
+        pass
 
 
 def pytest_addoption(parser, pluginmanager):
@@ -140,7 +168,7 @@ def pytest_generate_tests(metafunc):
     planner = state.runners.planner(operation)
     pairs = []
     for case in _sweep(operation, metafunc.config, state):
-        pairs += product([case.id], planner.names(case))
+        pairs += itertools.product([case.id], planner.names(case))
     metafunc.parametrize("shape, contender", pairs, ids=map("-".join, pairs))
 
 
@@ -217,8 +245,6 @@ def pytest_collection_finish(session):
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
-    if state.options.timed and not session.items and not config.option.collectonly:
-        _end_without_cases(session)
 
 
 def _select(session, state: Session) -> None:
@@ -231,18 +257,7 @@ def _select(session, state: Session) -> None:
             state.planned.setdefault(case[0], []).append(case[1])
     for shape in state.planned:
         state.runners.planner(operations.find(shape))
-    selection.check(state.options, state.runners, state.cases_left)
-
-
-def _end_without_cases(session) -> None:
-    """End pytest where nothing was selected. Where tests failed to load, pytest says so itself."""
-    if session.testsfailed:
-        return
-    keyword = session.config.option.keyword
-    selected_by = f" by -k {keyword!r}" if keyword else ""
-    every = "python3 -m pytest --benchmark-only --collect-only -q"
-    problem = f"no case is left to measure{selected_by}; {every} lists them all"
-    pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
+    refuse_selection(state.options, state.runners, state.cases_left)
 
 
 def _start(config, state: Session) -> None:

@@ -9,8 +9,7 @@ from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.format import growth_text
-from roofline.report.sections import Section, declared
-from roofline.report.tables import TABLES
+from roofline.report.tables import TABLES, Section, declared
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
 

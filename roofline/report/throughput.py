@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, OTHERS, SURE
+from roofline.analysis.decision import LOOKS, SURE
 from roofline.analysis.records import records_of
-from roofline.analysis.tokens import by_tokens, columns_of, compared, libraries_of
+from roofline.analysis.tokens import COLUMNS as BY_TOKENS
+from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import (
     flops_text,
     interval_text,
     mean_text,
     number_text,
-    percent_text,
     roof_text,
 )
-from roofline.report.sections import Section, declared
-from roofline.report.tables import TABLES, escaped
+from roofline.report.tables import TABLES, Section, declared, escaped
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
 
@@ -70,7 +69,7 @@ def tokens_table(rows: DataFrame) -> DataFrame:
     """The table of `analysis.tokens.by_tokens` in texts."""
     import pandas
 
-    libraries = libraries_of(rows)
+    libraries = list(rows)[len(BY_TOKENS) :: 3]  # with two columns more for the ends of each
     has_dispatched = rows["dispatched_shapes"].any()
     has_sustained = rows["sustained_shapes"].any()
     table = []
@@ -142,9 +141,6 @@ def decided(run: Run, frame: DataFrame) -> Section:
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
     margin = f"+-{100 * run.metadata['options']['decide']:g} %"
     text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
-    others = rows["others_share"].median()
-    if others > OTHERS:
-        text += f", while others took {percent_text(others)} of the CPU"
     return declared("decided", rows, [text])
 
 
@@ -167,17 +163,6 @@ def steady(frame: DataFrame) -> Section:
         joules = geometric_mean(of_contender["steady_energy_j"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
     return declared("steady", rows, lines)
-
-
-def memory(run: Run, frame: DataFrame) -> Section:
-    """The section of the bytes that were kept, and of the most that were allocated. Its lines have who needs
-    more than there is."""
-    lines = []
-    for missing in run.missing:
-        if ": needs " in missing.reason:
-            _, _, needs = missing.reason.partition(": ")
-            lines.append(f"{missing.case}: {needs}")
-    return declared("memory", frame, lines)
 
 
 def counted(frame: DataFrame) -> Section:

@@ -12,7 +12,7 @@ from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import ends_text, rate_text, time_text
 from roofline.report.plots import theme
-from roofline.report.sections import Section, declared
+from roofline.report.tables import Section, declared
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -89,7 +89,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         overlap.splits(cases),
         declared("layers", cases),
         declared("steps", cases),
-        throughput.memory(run, cases),
+        declared("memory", cases),
         throughput.steady(cases),
         throughput.counted(cases),
     ):

@@ -1,7 +1,6 @@
 """The conditions of a run that decide whether two can be compared, or one gone on with."""
 
 import re
-from collections.abc import Iterable
 
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
@@ -45,16 +44,6 @@ def short(place: str, version: str) -> str:
     return f"{place.rpartition('/')[2]} {version}".strip()
 
 
-def condition(metadata: dict, name: str) -> str:
-    """One of `ALL`. What a run lacks is `none`, but for its ptxas, which is `NOT_RECORDED`."""
-    return conditions(metadata).get(name, NOT_RECORDED if name == "ptxas" else "none")
-
-
-def are_alike(values: Iterable[str]) -> bool:
-    """Runs are alike if a condition has one value among them, as far as they know it."""
-    return len({*values} - {NOT_RECORDED}) < 2
-
-
 def threads_text(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
@@ -64,13 +53,20 @@ def slug(chip: str) -> str:
     return re.sub(r"[\W_]+", "-", chip.lower()).strip("-")
 
 
-def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
-    """{condition: (of `metadata`, of `other`)} of those that differ."""
-    pairs = {name: (condition(metadata, name), condition(other, name)) for name in ALL}
-    return {name: pair for name, pair in pairs.items() if not are_alike(pair)}
+def differences(base: list[dict], new: list[dict]) -> dict[str, tuple[str, str]]:
+    """{condition: (of `base`, of `new`)} of those that differ, as far as the runs on both sides know them, by their
+    metadata. What a run lacks is `none`, but for its ptxas."""
+    differences = {}
+    for name in ALL:
+        lacking = NOT_RECORDED if name == "ptxas" else "none"
+        of_base = [conditions(metadata).get(name, lacking) for metadata in base]
+        of_new = [conditions(metadata).get(name, lacking) for metadata in new]
+        if len({*of_base, *of_new} - {NOT_RECORDED}) > 1:
+            differences[name] = " and ".join(dict.fromkeys(of_base)), " and ".join(dict.fromkeys(of_new))
+    return differences
 
 
 def changes_text(metadata: dict, now: dict) -> str:
     """The differences between `now` and `metadata`, in words; empty where there are none."""
-    changed = differences(metadata, now).items()
+    changed = differences([metadata], [now]).items()
     return "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed)

@@ -39,11 +39,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def relative_width(self) -> float:
-        """Full width over the value."""
-        return (self.high - self.low) / self.value if self.value else math.inf
-
 
 def is_known(low: float, high: float) -> bool:
     """An interval of what is above 0 is known if it spans no more than a decade. NaN and infinity say
@@ -110,16 +105,14 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
     return Interval(value, value - half, value + half)
 
 
-def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
+def time_of(series: Series, groups: Groups | None = None) -> Interval | None:
     """The typical time of a series with its interval; None of an empty one."""
-    return estimate(float, series, groups=groups, anchor=anchor)
+    return estimate(float, series, groups=groups)
 
 
-def ratio_of(
-    numerator: Series, denominator: Series, groups: Groups | None = None, anchor: Series | None = None
-) -> Interval | None:
+def ratio_of(numerator: Series, denominator: Series, groups: Groups | None = None) -> Interval | None:
     """numerator / denominator, within rounds."""
-    return estimate(truediv, numerator, denominator, groups=groups, anchor=anchor)
+    return estimate(truediv, numerator, denominator, groups=groups)
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:

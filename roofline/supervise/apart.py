@@ -113,9 +113,9 @@ class Trials:
             if name not in innocent:
                 self._suspect(shape, name, "others of the shape had failed, and do well alone")
 
-    def next(self, among: Container[str]) -> tuple[str, list[str]]:
-        """Who is tried next, and on which of the shapes `among` which it is; nobody where none waits there. Who failed
-        too often is given up, and where the time for trials is over, all are."""
+    def next(self, among: Container[str]) -> tuple[str, Cases]:
+        """Who is tried next, and the cases of that on the shapes `among` which it is; nobody where none waits there.
+        Who failed too often is given up, and where the time for trials is over, all are."""
         for case in [case for case in self.waiting if case[0] in among]:
             if self.is_enough(case[1]):
                 self._give_up(case, f"alone it failed on {self.failures[case[1]]} shapes")
@@ -123,7 +123,7 @@ class Trials:
                 self._give_up(case, f"the {self.most_s:.0f} s for that are over")
         waiting = [case for case in self.waiting if case[0] in among]
         name = waiting[-1][1] if waiting else ""
-        return name, [shape for shape, other in waiting if other == name]
+        return name, {shape: [name] for shape, other in waiting if other == name}
 
     def is_enough(self, name: str) -> bool:
         """Whether trials of a contender have shown enough."""

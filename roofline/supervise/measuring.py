@@ -58,13 +58,13 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     if session.end_reason:
         return []
     run = session.run
-    apart, shapes = session.trials.next(session.planned)
+    apart, cases = session.trials.next(session.planned)
     if apart:
         passes = {}
-        for shape in shapes:
+        for shape in cases:
             made = run.made(shape, apart)
             passes[shape] = session.passes - (made.passes if made else 0)
-        return [_request(session, {shape: [apart] for shape in shapes}, passes, apart=apart, when=when)]
+        return [_request(session, cases, passes, apart=apart, when=when)]
     close_decided(session)
     left = session.trials.left()
     made = passes_made(run, left)

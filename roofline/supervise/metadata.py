@@ -30,7 +30,7 @@ def make(options, chip: dict, root: Path, cases: list[str], notes: list[str]) ->
         "files": hash_of_files(root),
         "title": _title(options, chip, cases),
         "footer": _footer(options, chip, commit, started),
-        "notes": _notes_of_device(options, chip, root, commit) + notes,
+        "notes": _notes(options, root, commit) + notes,
         "machine": chip,
         "options": as_values(options),
         "cases": cases,
@@ -61,14 +61,12 @@ def _footer(options, chip: dict, commit: str, started: datetime) -> str:
     return f"{chip['chip']}, {width} | {', '.join(versions)} | commit {commit} | {when} | {method}"
 
 
-def _notes_of_device(options, chip: dict, root: Path, commit: str) -> list[str]:
-    notes = [f"Measured on the {chip['source'].upper()}: {chip['chip']}."]
+def _notes(options, root: Path, commit: str) -> list[str]:
+    notes = []
     if options.device == "cpu":
         notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
     if commit == UNKNOWN:
         notes.append(why_unknown(root))
-    if options.quick:
-        notes.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
     return notes
 
 

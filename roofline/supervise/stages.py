@@ -64,8 +64,7 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
 
     def next_requests(part: list[str]) -> list[Request]:
         """The request for a trial, if one is due, or else for what is left of a part."""
-        apart, shapes = trials.next(tried)
-        cases = {shape: [apart] for shape in shapes}
+        apart, cases = trials.next(tried)
         suspected = {name for shape, name in trials.waiting if shape in part}
         for shape, names in {} if apart else trials.left().items():
             names = [name for name in names if name not in suspected and (shape, name) not in trials.innocent]

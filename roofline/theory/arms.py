@@ -133,7 +133,7 @@ def chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[
     """(chunks done, when) after each launch. A launch takes all chunks that are here, and the whole chip computes it:
     all rows are one tile of one worker."""
     arrival_s = arrivals(plan.ranks, t_comm_s, 1)[0]
-    return schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
+    return schedule.inner_loops(arrival_s, 0.0, t_gemm_s / plan.ranks)
 
 
 def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:

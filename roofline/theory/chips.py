@@ -8,6 +8,7 @@ are those of the vendor's own (DGX, HGX).
 from dataclasses import dataclass, field, replace
 
 from roofline.theory.arguments import nearest
+from roofline.theory.bounds import Roof
 from roofline.theory.data import tables_of
 from roofline.theory.work import peak_dtype
 
@@ -68,13 +69,13 @@ def _plain(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "")
 
 
-def peaks(datasheet: dict | None, dtype: str) -> tuple[float, float] | None:
-    """The FLOP/s in `dtype` and the bytes/s of memory by a `datasheet` as a run's metadata has it; None where it lacks
-    one of them, or there is none."""
+def roof_of(datasheet: dict | None, dtype: str) -> Roof | None:
+    """The roof for `dtype` by a `datasheet` as a run's metadata has it; None where it lacks one of the two bounds, or
+    there is none."""
     sheet = datasheet or {}
     flops = sheet.get("flops", {}).get(peak_dtype(dtype))
     bytes_per_s = sheet.get("memory_bandwidth_bytes_per_s")
-    return (flops, bytes_per_s) if flops and bytes_per_s else None
+    return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
 def chip_of_device(device_name: str) -> Chip | None:

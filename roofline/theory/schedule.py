@@ -101,9 +101,7 @@ def groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:
     return [ranks[first : first + most] for first in range(0, len(ranks), most)]
 
 
-def inner_loops(
-    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
-) -> list[tuple[int, float]]:
+def inner_loops(arrival_s: Sequence[float], start_s: float, chunk_s: float) -> list[tuple[int, float]]:
     """The runs of the inner loop over the chunks of one work tile, as (the chunk before which a run ends, when it
     ends). Each run takes all chunks that are here when it looks at the flags.
 
@@ -111,11 +109,12 @@ def inner_loops(
     """
     loops = []
     now = start_s
-    chunk = chunk_from
-    while chunk < chunk_to:
+    chunk = 0
+    chunks = len(arrival_s)
+    while chunk < chunks:
         first = chunk
         now = max(now, arrival_s[chunk])
-        while chunk < chunk_to and arrival_s[chunk] <= now:
+        while chunk < chunks and arrival_s[chunk] <= now:
             chunk += 1
         now += (chunk - first) * chunk_s
         loops.append((chunk, now))
@@ -161,7 +160,7 @@ def cut_last_waves(
     while left:
         m, n = left[-1]
         start_s, program = free[0]
-        _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
+        _, end_s = inner_loops(arrival_s[m], start_s, chunk_s)[-1]
         even_s = (spent_s + len(left) * tile_s) / programs
         if end_s > max(even_s, all_here_s) * (1 + 1e-9):
             break
@@ -217,7 +216,7 @@ def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[floa
             start_s, count = heapq.heappop(free)
             taken = min(count, left)
             left -= taken
-            _, end_s = inner_loops(here_s, 0, len(here_s), start_s, chunk_s)[-1]
+            _, end_s = inner_loops(here_s, start_s, chunk_s)[-1]
             heapq.heappush(free, (end_s, taken))
             if taken < count:
                 heapq.heappush(free, (start_s, count - taken))

@@ -11,8 +11,8 @@ from operator import itemgetter
 
 from roofline.store.run import PROBE
 from roofline.store.stats import grouped, time_of
-from roofline.theory.bounds import bound
-from roofline.theory.chips import peaks
+from roofline.theory.bounds import Roof
+from roofline.theory.chips import roof_of
 from roofline.worker import device_errors
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, stop_if_lost
@@ -130,8 +130,8 @@ def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict |
     read = first.get(("read", None))
     if not (matmul and read):
         return None
-    flops, bytes_per_s = peaks(datasheet, case.dtype) or (matmul["value"], read["value"])
-    line = read if bound(case.work.device_intensity, flops, bytes_per_s) == "memory" else matmul
+    roof = roof_of(datasheet, case.dtype) or Roof(matmul["value"], read["value"])
+    line = read if roof.bound(case.work.device_intensity) == "memory" else matmul
     key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
     for probe in probes:
         if (probe.kind, probe.name, probe.dtype) == key:

@@ -304,8 +304,8 @@ class Rounds:
     def _narrow(self) -> bool:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
-            is_narrow = len(times_s) > 1 and time_of(times_s, groups).relative_width < self._rule.width
-            if not is_narrow:
+            time = time_of(times_s, groups)
+            if len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
                 return False
         return True
 

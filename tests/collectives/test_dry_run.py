@@ -28,7 +28,7 @@ MATMULS = {
 ARMS = {"flagged_kernel", "flagged_spills_kernel", "pieces_kernel", "add_kernel"}
 OTHERS = {"forward_kernel", "delta_kernel", "dkdv_kernel", "dq_kernel", "gated_kernel"}
 CHIP = chips.find("H100 SXM")
-PLAN = {"ffn_model": "xxl/16", "ffn_tokens": "16,1024", "ffn_tp": "1", "ffn_link_bandwidth": "balance172"}
+PLAN = {"model": "xxl/16", "tokens": (16, 1024), "tp": (1,), "link_bandwidth": ("balance172",)}
 
 
 def plan(cache: str, time: str, fails: str = "") -> list:
@@ -47,7 +47,7 @@ def plan(cache: str, time: str, fails: str = "") -> list:
         return launches.take(launch)
 
     KernelLaunch.run = take
-    options = resolve(PLAN.get, device="cuda", timed=True, root=Path())
+    options = resolve(PLAN, device="cuda", timed=True, root=Path())
     names = [name for name, operation in OPERATIONS.items() if operation.default] + [*dry_run.OURS]
     failures = dry_run.launch_all(options, CHIP, ["matmul"] if fails else names)
     return [launches.launched, launches.compiled, failures]

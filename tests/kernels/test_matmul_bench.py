@@ -289,8 +289,8 @@ def on_an_absent_h100() -> list:
 
     absent_gpu.install(chips.find("H100 SXM"), absent_gpu.Launches())
     KernelLaunch.run = lambda launch, on: None
-    plan = {"ffn_tokens": "64,128,8192", "ffn_tp": "8", "ffn_layers": "up"}
-    options = resolve(plan.get, device="cuda", timed=True, root=Path())
+    plan = {"tokens": (64, 128, 8192), "tp": (8,), "layers": ("up",)}
+    options = resolve(plan, device="cuda", timed=True, root=Path())
     facts = []
     for case in sweep(options):
         prepared = prepare(["decode", "persistent", "warpgroup"], case, options)

@@ -76,11 +76,11 @@ def test_who_is_suspected_beside_others_loses_nothing_and_alone_the_row(made):
     made.accuse("up", "a")
     assert made.lost == {}
     assert made.trials.left()["up"] == ["torch", "b"]
-    assert made.trials.next(made.planned) == ("a", ["up"])
+    assert made.trials.next(made.planned) == ("a", {"up": ["a"]})
     made.accuse("up", "a", apart="a")
     made.close("up", "a")
     assert made.lost == {"up-a": "a: it died"}
-    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.next(made.planned) == ("", {})
     made.accuse("down", "b", is_sure=True)
     assert "down-b" in made.lost
 
@@ -99,7 +99,7 @@ def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
     made.accuse("up", "a")
     made.accuse("up", "torch", apart="a")
     made.close("up", "a", done=False)
-    assert made.trials.next(made.planned) == ("torch", ["up"])
+    assert made.trials.next(made.planned) == ("torch", {"up": ["torch"]})
     made.close("up", "torch")
     assert made.lost == {"up-a": "a: alone with torch, which does well without it: torch: it died"}
     assert made.trials.waiting == {}
@@ -107,7 +107,7 @@ def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
     made.accuse("down", "torch", apart="a")
     made.accuse("down", "torch", apart="torch")
     made.close("down", "torch", done=False)
-    assert made.trials.next(made.planned) == ("a", ["down"])  # without the baseline
+    assert made.trials.next(made.planned) == ("a", {"down": ["a"]})  # without the baseline
 
 
 def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
@@ -118,7 +118,7 @@ def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
         made.close(shape, "a", done=False)
     assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
     reason = "a: not tried alone, alone it failed on 2 shapes."
-    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.next(made.planned) == ("", {})
     assert made.trials.given_up == {"gate-a": reason, "out-a": reason}
     assert set(map(len, made.trials.left().values())) == {2}
 
@@ -127,13 +127,13 @@ def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_other
     made.planned["gate"] = made.planned["out"] = NAMES
     for shape in ("up", "down", "gate"):
         made.accuse(shape, "a")
-    assert made.trials.next(made.planned) == ("a", ["up", "down", "gate"])
+    assert made.trials.next(made.planned) == ("a", {"up": ["a"], "down": ["a"], "gate": ["a"]})
     made.accuse("up", "a", apart="a")
     assert not made.trials.is_enough("a")
     made.accuse("down", "a", apart="a")
     assert made.trials.is_enough("a")
     made.close("up down", "a")
-    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.next(made.planned) == ("", {})
     assert [*made.trials.given_up] == ["gate-a"]
     assert made.trials.left()["out"] == NAMES
 
@@ -142,7 +142,7 @@ def test_what_no_time_is_left_to_try_has_a_reason(made):
     made.accuse("up", "a")
     made.close("up", "a", seconds=61.0)
     made.accuse("down", "b")
-    assert made.trials.next(made.planned) == ("", [])
+    assert made.trials.next(made.planned) == ("", {})
     assert made.trials.given_up == {"down-b": "b: not tried alone, the 60 s for that are over. Beside others: it died."}
     assert made.lost == {}
 

@@ -82,7 +82,6 @@ def test_a_run_is_planned_without_torch(environment):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--benchmark-only", "--ffn-results=README.md"), "--ffn-results 'README.md': cannot write in "),
         (("--ffn-quick", MATMUL), "--ffn-quick measures: it needs --benchmark-only"),
         (("--lf", MATMUL), "--lf: no cache of earlier tests is kept here"),
     ],

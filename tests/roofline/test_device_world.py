@@ -10,7 +10,7 @@ from chosen_options import options
 from fake_devices import Gated
 
 from roofline.operations import gathering
-from roofline.operations.options import refuse_kind
+from roofline.operations.options import refuse_conflicts
 from roofline.worker import device_ranks, machine, ranks
 from roofline.worker.clocks import Call
 
@@ -112,4 +112,4 @@ def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run():
     with pytest.raises(ValueError, match="'nccl': between the ranks that torchrun started the wire is real, as gloo"):
         options(world=2, link_bandwidth="nccl")
     with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: it is of a run of one process"):
-        refuse_kind(["wires_of"], timed=True, is_one_process=False)
+        refuse_conflicts(["wires_of"], timed=True, is_one_process=False)

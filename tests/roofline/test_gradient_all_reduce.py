@@ -12,9 +12,9 @@ from made_up_run import HEAD, lines_of, save
 import roofline
 from roofline import operations
 from roofline.analysis import records
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import MeasuredCase
 from roofline.operations import contenders
-from roofline.pytest_plugin import selection
+from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.store import journal
 from roofline.store.run import Shape
 from roofline.worker.ranks import Ranks
@@ -105,7 +105,7 @@ def test_who_starts_it_otherwise_is_told_the_way_out(example, monkeypatch, world
     runners.planner(declared)
     way_out = {1: "start torchrun --nproc-per-node N", 2: "leave torchrun out"}[world]
     with pytest.raises(ValueError, match=f"--ffn-operations: gradient_all_reduce has no case: .*{way_out}"):
-        selection.check(options, runners, [])
+        refuse_selection(options, runners, [])
 
 
 OVERHEAD_S, BYTES_PER_S, BACKWARD_S = 1.5e-3, 128e6, 0.05

@@ -22,8 +22,9 @@ from roofline.operations.options import (
     as_values,
     code_of,
     resumed,
+    values_given,
 )  # fmt: skip
-from roofline.pytest_plugin import selection
+from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
 from roofline.worker.messages import Step
@@ -37,7 +38,7 @@ def resumed_from(chosen, without="", **given):
     saved = json.loads(json.dumps(as_values(chosen)))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}
-    return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
+    return resumed(values_given(values.get), {"cases": ["some"], "options": saved}, Path("/runs/one"))
 
 
 def gathered(chosen):
@@ -174,9 +175,9 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
     chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
     made, fixed = gathers(chosen)
     pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
-    selection.check(pinned, operations.Runners(pinned), [made, fixed])
+    refuse_selection(pinned, operations.Runners(pinned), [made, fixed])
     with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
-        selection.check(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed])
+        refuse_selection(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed])
 
 
 @pytest.mark.parametrize(

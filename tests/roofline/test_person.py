@@ -1,8 +1,6 @@
 """What a person sees of a run: kinds of things, each with its smallest input and the right outcome."""
 
 import re
-import subprocess
-import sys
 from itertools import combinations
 from pathlib import Path
 
@@ -15,11 +13,10 @@ from roofline.analysis.records import frame
 from roofline.commands.cli import main
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
-from roofline.operations.options import FLAGS
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import plots, write
 from roofline.report.plots import theme
-from roofline.report.sections import ABOVE
+from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal
 from roofline.store.journal import load
 
@@ -110,15 +107,6 @@ DIVISORS = [  # operation, tokens, the option that the size is of
 def test_a_number_of_ranks_that_does_not_divide_names_the_option(case, layer, m, size, option):
     with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another {option}, or --ffn-ranks"):
         case("100x300", layer, 1, m, "fp32", 8, "ridge")
-
-
-def test_help_of_bench_begins_with_our_options(environment):
-    command = [sys.executable, "-m", "roofline", "bench", "-h"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    ours, theirs, _ = done.stdout.partition("\npytest's options:\n")
-    assert theirs
-    assert all(f"  {flag}" in ours for flag in FLAGS.values())
 
 
 def test_attention_of_one_length_has_no_slope_and_no_nan():

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from roofline.analysis import tokens
-from roofline.analysis.measured import MeasuredCase
+from roofline.analysis.fields import MeasuredCase
 from roofline.analysis.records import frame, record_of, records_of
 from roofline.store import stats
 from roofline.supervise import child

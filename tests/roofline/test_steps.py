@@ -7,8 +7,7 @@ from made_up_run import END, HEAD, ceiling, lines_of, save
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.plots import step_memory
-from roofline.report.sections import declared
-from roofline.report.throughput import memory
+from roofline.report.tables import declared
 from roofline.report.write import write
 from roofline.store.journal import load
 
@@ -29,8 +28,6 @@ def lines_with_costs(part, dtype):
 @pytest.fixture
 def folder(tmp_path):
     lines = [line for part in ("forward", "step") for dtype in TIMES for line in lines_with_costs(part, dtype)]
-    large = {"case": "transformer_step-l36-eager", "outcome": "skipped", "reason": "eager: needs 34.5 GB, 24.0 there"}
-    lines.append({"kind": "not_measured"} | large)
     return save(tmp_path / "run", [HEAD, ceiling("matmul", 60e12, dtype="fp32"), ceiling("read", 4e12), *lines, END])
 
 
@@ -53,7 +50,9 @@ def test_figure_shows_memory_over_a_step(folder):
     assert memory.get_suptitle().startswith("Memory over a step of l12-d768-b16-t256")
     names = {path.name for path in write(folder)}
     assert "step_memory.png" in names
-    assert "![step memory](step_memory.png)" in (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text()
+    assert "![step memory](step_memory.png)" in report
+    assert "## Memory\n" in report
 
 
 def test_nothing_is_drawn_of_other_operations(tmp_path):
@@ -68,10 +67,3 @@ def test_only_training_steps_are_in_their_section(folder):
     table = declared("steps", pandas.concat([others, steps])).table
     assert len(table) == len(steps)
     assert not table.iloc[:, 0].str.startswith("matmul").any()
-
-
-def test_what_needs_more_memory_than_there_is_stands_below_the_table_of_memory(folder):
-    run = load(folder)
-    section = memory(run, frame(run))
-    assert len(section.table) == 4
-    assert section.lines == ["transformer_step-l36-eager: needs 34.5 GB, 24.0 there"]

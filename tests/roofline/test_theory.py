@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips, floor
-from roofline.theory.bounds import balance, bound
+from roofline.theory.bounds import Roof
 from roofline.theory.models import parse
 
 
@@ -40,8 +39,8 @@ def test_layers_are_sharded_as_column_and_row_parallel(layer, n, k):
 def test_balances_of_datasheets(name, wire, memory):
     chip = chips.find(name.lower().replace(" ", "-"))
     assert chip.name == name
-    assert balance(chip.flops["bf16"], chip.received_bytes_per_s) == pytest.approx(wire, rel=1e-3)
-    assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
+    assert Roof(chip.flops["bf16"], chip.received_bytes_per_s).ridge == pytest.approx(wire, rel=1e-3)
+    assert Roof(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s).ridge == pytest.approx(memory, rel=1e-3)
 
 
 def test_device_names_are_compared_whole():
@@ -103,8 +102,9 @@ def test_an_sm_does_in_a_cycle_what_the_datasheet_says_at_a_boost_clock():
 
 @given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
 def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, bandwidth):
-    roof = Roof(flops, bandwidth).at(intensity)
-    assert roof <= flops
-    assert roof <= intensity * bandwidth
-    assert (bound(intensity, flops, bandwidth) == "compute") == (roof == flops)
-    assert Roof(flops, bandwidth).at(balance(flops, bandwidth) * 1.0001) == flops
+    roof = Roof(flops, bandwidth)
+    at = roof.at(intensity)
+    assert at <= flops
+    assert at <= intensity * bandwidth
+    assert (roof.bound(intensity) == "compute") == (at == flops)
+    assert roof.at(roof.ridge * 1.0001) == flops

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
 from roofline.report.format import flops_text, percent_text, rate_text
@@ -15,7 +14,7 @@ from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY, MARKERS
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
-from roofline.theory.bounds import balance
+from roofline.theory.bounds import Roof
 
 ISOLINES = (0.5, 0.75, 0.9)
 
@@ -51,7 +50,7 @@ class Panel:
     @property
     def few(self):
         """The cases of few rows, and those under the ridge."""
-        ridge = balance(*self.roofs["measured"]) if "measured" in self.roofs else 0
+        ridge = self.roofs["measured"].ridge if "measured" in self.roofs else 0
         rows = self.rows[self.rows["m"].notna()]
         return rows[rows["m"].le(FEW_ROWS) | rows["x"].lt(ridge)]
 
@@ -137,19 +136,19 @@ def _roofs(axes, panel: Panel) -> None:
     xs = [*panel.rows["x"]]
     ys = [*panel.rows["y"]]
     for roof in panel.roofs.values():
-        xs += [balance(*roof) / 8, 2 * balance(*roof)]
+        xs += [roof.ridge / 8, 2 * roof.ridge]
         ys.append(roof.flops)
     left, right = min(xs) / 1.6, max(xs) * 3.5
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(ys) / 2.2, max(ys) * 2.2))
     theme.plain_numbers(axes)
     for name, roof in panel.roofs.items():
-        ridge = balance(*roof)
-        xs = [left, ridge, right]
+        xs = [left, roof.ridge, right]
         ys = np.array([roof.at(x) for x in xs])
         rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
         axes.plot(xs, ys, label=f"{name}: {rates}", **LOOKS[name])
     if "measured" not in panel.roofs:
         return
+    ridge = roof.ridge
     axes.plot(ridge, ys[1], marker="o", color=DARK, markersize=6, zorder=3)
     theme.note(axes, f"ridge {rate_text(ridge)} FLOP/byte", (ridge, ys[1]), (-8, 6), ha="right", va="bottom")
     look = {"color": GREY, "fontsize": 8, "ha": "right", "va": "center"}
