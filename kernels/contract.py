@@ -68,8 +68,6 @@ class Kernel:
 
     name: str
     """Its tiles stand in the tables of `kernels.tiles` under this name."""
-    jit: Any
-    """The Triton function, so that nobody times an interpreted one."""
     require: Callable[..., None]
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
@@ -126,6 +124,12 @@ def example_operands(
     x = torch.empty((m, k), dtype=dtype)
     w = torch.empty((n, k), dtype=dtype)
     return x, w, empty_out(x, w)
+
+
+def example_signals(count: int) -> Signals:
+    """So many flags of a launch to be compiled."""
+    flags = torch.empty(count, dtype=torch.int32)
+    return Signals(flags, 1, flags[:1], 1)
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -279,16 +283,16 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 
-def interpreted(kernel: Any) -> bool:
-    """Whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
-    from triton.runtime import JITFunction  # vendors need no Triton
+def interpreted() -> bool:
+    """Whether Triton's functions are interpreted in this process: then they may be checked, and never timed."""
+    import triton  # vendors need no Triton
 
-    return not isinstance(kernel, JITFunction)
+    return not isinstance(triton.language.cdiv, triton.JITFunction)  # one of its own, decorated as it was imported
 
 
-def require_runnable(kernel: Any, x: Tensor) -> None:
+def require_runnable(x: Tensor) -> None:
     """Refuse what a Triton kernel cannot run here: a compiled kernel on CPU tensors, bf16 in the interpreter."""
-    if not interpreted(kernel):
+    if not interpreted():
         if not x.is_cuda:
             raise ValueError(
                 f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, or set "
