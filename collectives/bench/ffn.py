@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -59,14 +58,6 @@ class Layer(Summed):
             operands.scatter.block(operands.gathered, operands.rank).copy_(own)
             for shard, rows in zip(operands.shards, operands.x.chunk(operands.ranks), strict=False):
                 shard.copy_(rows)
-
-    def unrelated(self) -> list:
-        spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
-        others = Transfers()
-        for transfer in self.sets[0].transfers:
-            end = "source" if transfer.block else "target"
-            others.append(replace(transfer, **{end: spare[transfer.chunk]}))
-        return [others]
 
     def whole(self, operands) -> tuple:
         return operands.scatter.block(self._rows(operands), operands.rank), self._sum_of_weights
