@@ -71,7 +71,7 @@ class Kernel:
     require: Callable[..., None]
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
-    """(x, w, out, config): the launch for checked, non-empty tensors. A kernel that takes fp8 also takes `scales`."""
+    """(x, w, out, config, scales=None): the launch for checked, non-empty tensors."""
     by_block: bool = False
     """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
@@ -91,17 +91,13 @@ class Kernel:
         if out is None:
             out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype))
         if out.numel() and x.shape[1]:
-            self.launch(x, w, out, config or self.choose(x, w), scales).run(x.device)
+            self.prepare(x, w, out, config or self.choose(x, w), scales).run(x.device)
             return out
         return out.zero_()
 
     def columns(self, w: Tensor) -> int:
         """The width of `out`."""
         return len(w)
-
-    def launch(self, x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-        """The launch for checked, non-empty tensors."""
-        return self.prepare(x, w, out, config, **({"scales": scales} if scales else {}))
 
     def choose(self, x: Tensor, w: Tensor) -> Config:
         """The configuration for x and w."""
@@ -114,7 +110,7 @@ class Kernel:
         """A launch to be compiled and inspected, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
         scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
-        return self.launch(x, w, out[:, : self.columns(w)], config, scales)
+        return self.prepare(x, w, out[:, : self.columns(w)], config, scales)
 
 
 def example_operands(

@@ -85,8 +85,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
     require_runnable(x)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: None = None) -> KernelLaunch:
+    """The launch for checked, non-empty tensors, which are not fp8."""
     (m, k), n = x.shape, w.shape[0]
     rows, columns = config.tile_counts(m, n)
     args = dict(

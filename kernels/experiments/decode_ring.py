@@ -184,9 +184,9 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
     require_compiled("decode_ring", "decode")
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. Raises ValueError for a configuration that does not fit one warpgroup,
-    or the shape."""
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: None = None) -> KernelLaunch:
+    """The launch for checked, non-empty tensors, which are not fp8. Raises ValueError for a configuration that does not
+    fit one warpgroup, or the shape."""
     if config.num_warps != 4 or config.block_n % 64 or config.num_stages < EARLY.value or config.split > 2:
         raise ValueError(
             f"{config}: decode_ring takes 4 warps, blocks of 64 rows of w, {EARLY.value} stages or more and a split of "

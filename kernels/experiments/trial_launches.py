@@ -48,7 +48,7 @@ def launch_of(job: Job, case: Matmul) -> KernelLaunch:
     configuration does not fit the kernel."""
     with torch.device("cuda"):
         operands = example_operands(DTYPES[job.dtype], case.m, case.n, case.k)
-    return CONTENDERS[job.kernel].load().launch(*operands, job.config)
+    return CONTENDERS[job.kernel].load().prepare(*operands, job.config)
 
 
 def inspect_launch(job: Job, case: Matmul) -> Finding:

@@ -169,7 +169,7 @@ def matmul(
         out = padded(m, n, left, unit, dtype=result_dtype(x.dtype), device=device)
         before, scales = (x.clone(), w.clone()), scales_of(x, w, seed, kernel.by_block)
         with grids_of(programs):
-            launch = kernel.launch(x, w, out, config, scales)
+            launch = kernel.prepare(x, w, out, config, scales)
         for kept in workspace.KEPT.values():
             kept.partials.fill_(math.nan)
 
@@ -267,7 +267,7 @@ def gated(config: Config, dtype: str, **more) -> Case:
         scales = (of_x, interleaved(of_gate, of_up).T) if is_fp8 else None
         out = torch.full((m, f), math.nan, dtype=result_dtype(x.dtype))
         with grids_of(2):
-            launch = gated_matmul.launch(x, interleaved(gate, up), out, config, scales)
+            launch = gated_matmul.prepare(x, interleaved(gate, up), out, config, scales)
         scaled_x = x.double() * of_x
         exact_gate = scaled_x @ (gate.double() * of_gate).T
         exact_up = scaled_x @ (up.double() * of_up).T
