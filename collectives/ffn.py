@@ -63,11 +63,11 @@ class Operands:
         self.rows = self._gather(self.shards or self.x.chunk(self.ranks), self.gathered)
         self.transfers = self.before(self.scatter.parts)
         sums = self._gather([self.out] * self.ranks, self.whole)
-        self.reduced = Transfers([*self.transfers[len(self.rows) :], *sums], in_turn=True)
+        self.reduced = Transfers([*self.transfers[len(self.rows) :], *sums])
 
     def before(self, parts: Transfers) -> Transfers:
         """The transfers of the rows of x, and then `parts`."""
-        return Transfers([*self.rows, *(replace(part, block=1 + part.block) for part in parts)], in_turn=True)
+        return Transfers([*self.rows, *(replace(part, block=1 + part.block) for part in parts)])
 
     def _gather(self, shards, into: Tensor) -> list[Transfer]:
         mine, block = shards[self.rank], self.scatter.block

@@ -24,6 +24,7 @@ from torch import Tensor
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.transfers import Transfers
 from kernels import flagged, flagged_spills, hopper, part_sums, pieces, tables
+from kernels.contract import KernelLaunch
 from kernels.tiles import choose_for
 from roofline.theory import simulator
 from roofline.theory.arms import BLOCKS, OverlapPlan, pieces_of, row_block_plans
@@ -41,10 +42,10 @@ class Prepared:
     """How the matmul is cut, and by what it multiplies, in words."""
     facts: dict
     """The fields that a journal keeps of that."""
-    matmul: Callable[..., Tensor]
-    """The kernel that takes the plan."""
-    rows: pieces.Pieces | None = None
-    """The pieces of a layer's first matmul, whose rows come."""
+    launch: Callable[..., KernelLaunch]
+    """The launch that the plan is for, by the link's signals or counters."""
+    up: Callable[..., KernelLaunch] | None = None
+    """That of a layer's first matmul, whose rows come."""
 
 
 def prepare(operands, arm: str, link: str = PACED, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) -> Prepared:
@@ -53,6 +54,7 @@ def prepare(operands, arm: str, link: str = PACED, t_gemm_s: float = 1.0, t_comm
 
     Raises what `tile_schedule` and `require` of the kernel raise.
     """
+    hopper.require_hopper(operands.out, arm)  # others have no tile of it
     cut = {"chunk_outer": _chunk_outer, "row_block": _row_block}.get(arm) or partial(_pieces, arm=arm)
     operands.prepared[arm] = cut(operands, link=link, t_gemm_s=t_gemm_s, t_comm_s=t_comm_s)
     return operands.prepared[arm]
@@ -65,10 +67,9 @@ def _beside(link: str, kernel: str) -> str:
 
 def _chunk_outer(operands: all_gather_matmul.Operands, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
     x, w = operands.gathered, operands.w
-    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "flagged_spills")  # others have no tile of it
     config = choose_for("flagged_spills", x, w)
     programs, chunks = hopper.programs(x.device), len(operands.shards)
-    grid = Grid(-(-len(x) // config.block_m), -(-len(w) // config.block_n), config.group_m)
+    grid = Grid(*config.tile_counts(len(x), len(w)), config.group_m)
     chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
     arrival_s = simulator.arrivals(chunks, t_comm_s, 1)[0]
     table = tables.spill_once(grid, programs, arrival_s, chunk_s)
@@ -78,10 +79,9 @@ def _chunk_outer(operands: all_gather_matmul.Operands, link: str, t_gemm_s: floa
 
 def _row_block(operands: all_gather_matmul.Operands, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
     x, w = operands.gathered, operands.w
-    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "flagged")
     config = choose_for(_beside(link, "flagged"), x, w)
     chunks = len(operands.shards)
-    grid = Grid(-(-len(x) // config.block_m), -(-len(w) // config.block_n))
+    grid = Grid(*config.tile_counts(len(x), len(w)))
     chunk_steps = max(1, x.shape[1] // chunks // config.block_k)
     plans = row_block_plans(grid, hopper.programs(x.device), chunks, chunk_steps)
     best = min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s))
@@ -96,26 +96,27 @@ def _row_block(operands: all_gather_matmul.Operands, link: str, t_gemm_s: float,
 
 def _of_table(operands: all_gather_matmul.Operands, plan: tables.TileSchedule, kernel, **facts: int) -> Prepared:
     """What an arm needs that runs `plan` by a module of kernels; `facts` are what else is kept of the plan."""
-    kernel.require(operands.gathered, operands.w, operands.out, plan)
+    given = operands.gathered, operands.w, operands.out, plan
+    kernel.require(*given)
     blocks, grid = facts["row_blocks"], plan.grid
     facts |= {"row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles, "spilled_bytes": plan.spilled_bytes}
     words = f"{blocks} row blocks, {kernel.__name__.removeprefix('kernels.')} {plan.config}"
-    return Prepared(operands.transfers(block_rows=plan.block_rows), plan, words, facts, kernel.matmul)
+    transfers = operands.transfers(block_rows=plan.block_rows)
+    return Prepared(transfers, plan, words, facts, partial(kernel.prepare, *given))
 
 
 def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
     scatter = scatter_of(operands)
     x, w, products = scatter.x, scatter.w, scatter.products
-    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "signalled")
     config = choose_for(_beside(link, "pieces_counters"), scatter.block(x, 0), w)  # by the rows of a rank
     order = *scatter.destinations, scatter.rank
     pieces.require(x, w, products, pieces.Pieces.of_ranks(order, 1, config, x.device))
-    grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
+    grid = Grid(*config.tile_counts(*products.shape))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
     programs = hopper.programs(x.device)
     plans = [OverlapPlan(arm, grid, programs, len(order), count) for count in able]
     blocks = min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
-    transfers, rows = scatter.pieces(blocks), None
+    transfers, launch_up = scatter.pieces(blocks), None
     about = f"{blocks} row blocks, pieces {config}"
     if scatter is not operands:
         up, order_up = (operands.gathered, operands.up, operands.hidden), (order[-1], *order[:-1])
@@ -123,10 +124,11 @@ def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> 
         config_up = choose_for(_beside(link, "pieces_flags"), scatter.block(up[0], 0), up[1])
         rows = pieces.Pieces.of_ranks(order_up, 1, config_up, x.device)
         pieces.require(*up, rows)
+        launch_up = partial(pieces.prepare, *up, rows)
         about = f"pieces {rows.config}, {about}"
     plan = pieces.Pieces.of_ranks(order, blocks, config, x.device)
     facts = {"row_blocks": blocks, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
-    return Prepared(transfers, plan, about, facts, pieces.matmul, rows)
+    return Prepared(transfers, plan, about, facts, partial(pieces.prepare, x, w, products, plan), launch_up)
 
 
 def scatter_of(operands: ffn.Operands | matmul_reduce_scatter.Operands) -> matmul_reduce_scatter.Operands:
@@ -146,7 +148,7 @@ def gather(operands: all_gather_matmul.Operands, link, arm: str) -> Tensor:
     """Gather and multiply by the table of `arm`, made for equal times where `prepare` has made none."""
     ready = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
     link.start(ready.transfers)
-    ready.matmul(operands.gathered, operands.w, operands.out, ready.plan, link.signals())
+    ready.launch(link.signals()).run(operands.out.device)
     link.finish()
     return operands.out
 
@@ -158,10 +160,10 @@ def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: 
     ready = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
     gathered = len(ready.transfers) - ready.plan.count
     link.start(ready.transfers, ready=gathered, raised=ready.plan.tiles(down.products))
-    if gathered:
-        ready.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
+    if ready.up:
+        ready.up(link.signals(gathered)).run(down.out.device)
         link.wait(gathered)  # here already: tells the timeline when `up` was done
-    ready.matmul(down.x, down.w, down.products, ready.plan, counters=link.counters())
+    ready.launch(counters=link.counters()).run(down.out.device)
     link.wait(len(ready.transfers))
     down.add_all()
     link.finish()

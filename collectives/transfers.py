@@ -80,15 +80,13 @@ class Transfer:
 
 
 class Transfers(list[Transfer]):
-    """Transfers to one rank, in their order. So many of them that follow one another are waited for `together`. With
-    `in_turn` they are a gather and a scatter, one after the other in either order, their blocks other ones. `into` has
-    the targets of a gather and this rank's own shard, in the order of ranks, where these are contiguous parts of it."""
+    """Transfers to one rank, in their order. So many of them that follow one another are waited for `together`. `into`
+    has the targets of a gather and this rank's own shard, in the order of ranks, where these are contiguous parts of
+    it."""
 
-    def __init__(
-        self, transfers: Iterable[Transfer] = (), *, together: int = 1, in_turn=False, into: Tensor | None = None
-    ):
+    def __init__(self, transfers: Iterable[Transfer] = (), *, together: int = 1, into: Tensor | None = None):
         super().__init__(transfers)
-        self.together, self.in_turn, self.into = together, in_turn, into
+        self.together, self.into = together, into
 
 
 def ended(arm: Callable[..., Tensor]) -> Callable[..., Tensor]:

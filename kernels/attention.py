@@ -218,13 +218,13 @@ def launch_delta(out: Tensor, grad: Tensor, delta: Tensor) -> KernelLaunch:
 def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor) -> None:
     """Refuse what the kernels cannot take here: ValueError for a width, a dtype, or tensors (`others` by name too) that
     are not all like q, contiguous, from a multiple of 16 bytes on; TypeError for bf16 in the interpreter."""
-    require_runnable(forward_kernel, q)
+    require_runnable(q)
     if q.ndim != 4 or q.shape[-1] not in WIDTHS or not q.numel():
         raise ValueError(
             f"q has shape {[*q.shape]}, [batch, heads, length, width] is needed, none of them 0, and a width of "
             f"{', '.join(map(str, WIDTHS))}; fold, split or pad it"
         )
-    dtypes = [torch.float16, torch.float32 if interpreted(forward_kernel) else torch.bfloat16]
+    dtypes = [torch.float16, torch.float32 if interpreted() else torch.bfloat16]
     if q.dtype not in dtypes:
         raise ValueError(f"q is {q.dtype}, the kernels take {dtypes[0]} and {dtypes[1]} here; cast it with .to()")
     for name, tensor in {"q": q, "k": k, "v": v, **others}.items():

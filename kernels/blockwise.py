@@ -70,7 +70,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales) -
 
 
 matmul = Kernel(
-    name="blockwise", jit=blockwise_kernel, prepare=prepare, by_block=True, variants=persistent.matmul.variants,
-    require=partial(hopper.require, blockwise_kernel, "blockwise", by_block=True),
+    name="blockwise", prepare=prepare, by_block=True, variants=persistent.matmul.variants,
+    require=partial(hopper.require, "blockwise", by_block=True),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in fp8 with scales by block, on a Hopper GPU."""

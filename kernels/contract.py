@@ -68,12 +68,10 @@ class Kernel:
 
     name: str
     """Its tiles stand in the tables of `kernels.tiles` under this name."""
-    jit: Any
-    """The Triton function, so that nobody times an interpreted one."""
     require: Callable[..., None]
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
-    """(x, w, out, config): the launch for checked, non-empty tensors. A kernel that takes fp8 also takes `scales`."""
+    """(x, w, out, config, scales=None): the launch for checked, non-empty tensors."""
     by_block: bool = False
     """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
@@ -93,17 +91,13 @@ class Kernel:
         if out is None:
             out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype))
         if out.numel() and x.shape[1]:
-            self.launch(x, w, out, config or self.choose(x, w), scales).run(x.device)
+            self.prepare(x, w, out, config or self.choose(x, w), scales).run(x.device)
             return out
         return out.zero_()
 
     def columns(self, w: Tensor) -> int:
         """The width of `out`."""
         return len(w)
-
-    def launch(self, x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-        """The launch for checked, non-empty tensors."""
-        return self.prepare(x, w, out, config, **({"scales": scales} if scales else {}))
 
     def choose(self, x: Tensor, w: Tensor) -> Config:
         """The configuration for x and w."""
@@ -116,7 +110,7 @@ class Kernel:
         """A launch to be compiled and inspected, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
         scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
-        return self.launch(x, w, out[:, : self.columns(w)], config, scales)
+        return self.prepare(x, w, out[:, : self.columns(w)], config, scales)
 
 
 def example_operands(
@@ -126,6 +120,12 @@ def example_operands(
     x = torch.empty((m, k), dtype=dtype)
     w = torch.empty((n, k), dtype=dtype)
     return x, w, empty_out(x, w)
+
+
+def example_signals(count: int) -> Signals:
+    """So many flags of a launch to be compiled."""
+    flags = torch.empty(count, dtype=torch.int32)
+    return Signals(flags, 1, flags[:1], 1)
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -279,16 +279,16 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 
-def interpreted(kernel: Any) -> bool:
-    """Whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
-    from triton.runtime import JITFunction  # vendors need no Triton
+def interpreted() -> bool:
+    """Whether Triton's functions are interpreted in this process: then they may be checked, and never timed."""
+    import triton  # vendors need no Triton
 
-    return not isinstance(kernel, JITFunction)
+    return not isinstance(triton.language.cdiv, triton.JITFunction)  # one of its own, decorated as it was imported
 
 
-def require_runnable(kernel: Any, x: Tensor) -> None:
+def require_runnable(x: Tensor) -> None:
     """Refuse what a Triton kernel cannot run here: a compiled kernel on CPU tensors, bf16 in the interpreter."""
-    if not interpreted(kernel):
+    if not interpreted():
         if not x.is_cuda:
             raise ValueError(
                 f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, or set "

@@ -37,7 +37,9 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), with sums in a fixed or
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
@@ -46,7 +48,6 @@ from torch import Tensor
 
 from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
-from kernels.hopper import describe
 from kernels.persistent import accumulate, begin_of, program_of, scaled
 from kernels.workspace import workspace
 
@@ -149,7 +150,7 @@ def decode_kernel(
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
     """Refuse what `kernels.hopper.require` does, but `out` may have any rows; ValueError for M above 64."""
-    hopper.require(decode_kernel, "decode", x, w, out, scales, any_out=True)
+    hopper.require("decode", x, w, out, scales, any_out=True)
     if (m := len(x)) > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
 
@@ -163,14 +164,25 @@ def with_split(config: Config, w: Tensor) -> Config:
     return replace(config, split=config.split or (1 if is_enough else 2))
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
-    (m, k), n, split = x.shape, w.shape[0], with_split(config, w).split
+def operand_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config, describe: Callable) -> dict[str, Any]:
+    """The arguments of a kernel whose operands are swapped. Raises ValueError for more rows than a tile has."""
+    (m, k) = x.shape
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
+    return dict(
+        x_desc=describe(x, (config.block_m, config.block_k)),
+        w_desc=describe(w, (config.block_n, config.block_k)),
+        out_ptr=out, M=m, N=len(w), K=k, out_row=out.stride(0),
+    )  # fmt: skip
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
+    """The launch for checked, non-empty tensors."""
+    args = operand_arguments(x, w, out, config, hopper.describe) | scale_arguments(scales)
+    split = with_split(config, w).split
     if split > 2:
         raise ValueError(f"split={split}: whole tiles are 1, tiles cut along k are 2; 0 chooses")
-    tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
+    tiles, steps = -(-len(w) // config.block_n), -(-x.shape[1] // config.block_k)
     dealt, shared, most = tiles, split > 1, tiles
     if shared:
         dealt, most = tiles * steps, max(tiles, tiles * steps // LEAST_STEPS)
@@ -178,15 +190,8 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | 
     even, more = divmod(dealt, programs)
     slots = (tiles + programs - 1) * config.block_n * config.block_m
     partials, counters = workspace(x.device, slots if shared else 0, tiles if shared else 0)
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_ptr=out, **scale_arguments(scales), partials_ptr=partials, counters_ptr=counters,
-        M=m, N=n, K=k, out_row=out.stride(0), even=even, more=more,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=shared,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
-    return KernelLaunch(decode_kernel, (programs,), args)
+    args |= dict(partials_ptr=partials, counters_ptr=counters, even=even, more=more, SHARED=shared)
+    return KernelLaunch(decode_kernel, (programs,), args | config.arguments)
 
 
 class Decode(Kernel):
@@ -199,7 +204,7 @@ class Decode(Kernel):
 
 
 matmul = Decode(
-    name="decode", jit=decode_kernel, require=require, prepare=prepare,
+    name="decode", require=require, prepare=prepare,
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16, fp16 or fp8 (fp32 in the interpreter). A `split` of 0 is

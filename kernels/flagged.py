@@ -42,12 +42,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, example_signals
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import wait_for
 from kernels.stream_k import Slots
 from kernels.tables import TileSchedule, tile_schedule
-from kernels.tiled import tiled_kernel
 from kernels.warpgroup import Tensors, run
 from kernels.warpgroup_config import Roles, may_share, role_arguments, slot_arguments
 from roofline.theory.arms import OverlapPlan, pieces_of
@@ -186,21 +185,10 @@ def flagged_kernel(
     run(work, tensors, STAGES, BUFFERS, False, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, each chunk of x's columns once its flag is up; returns `out`.
-
-    It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
-    raises.
-    """
-    require(x, w, out, tiles)
-    prepare(x, w, out, tiles, signals).run(x.device)
-    return out
-
-
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for, for one that
     spills, and in Triton's interpreter."""
-    hopper.require(tiled_kernel, "flagged", x, w, out)
+    hopper.require("flagged", x, w, out)
     tiles.require(x, w)
     if not all(isinstance(piece, Piece) for pieces in tiles.table for piece in pieces):
         raise ValueError("the schedule is not of pieces, and flagged keeps sums in registers; take flagged_spills")
@@ -208,8 +196,11 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers, or cannot
-    be cut along K."""
+    """The launch for checked tensors in bf16 or fp16: out[M, N] = x[M, K] @ w[N, K].T, each chunk of x's columns once
+    its flag is up. Whether a chunk was given up is in `signals.lost` when the device is done.
+
+    Raises ValueError for a configuration that does not fit two consumers, or cannot be cut along K.
+    """
     if tiles.slots and not may_share(tiles.config, x.element_size()):
         raise ValueError(f"{tiles.config} cannot be cut along K, and the schedule does; make one of whole tiles")
     args = role_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
@@ -220,10 +211,9 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """A launch over 8 ranks."""
     ranks, (x, w, out) = 8, example_operands(dtype)
-    grid = Grid(-(-EXAMPLE_SIZE // config.block_m), -(-EXAMPLE_SIZE // config.block_n))
+    grid = Grid(*config.tile_counts(*out.shape))
     steps = EXAMPLE_SIZE // ranks // config.block_k
     plan = OverlapPlan("row_block", grid, 3, ranks, block_tiles=grid.row_tiles, chunk_steps=steps)
     pieces, _ = pieces_of(plan, 1.0, 1.0)
     tiles = tile_schedule(pieces, grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
-    flags = torch.empty(ranks - 1, dtype=torch.int32)
-    return prepare(x, w, out, tiles, Signals(flags, 1, flags[:1], 1))
+    return prepare(x, w, out, tiles, example_signals(ranks - 1))

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, example_signals
 from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
 from kernels.tables import TileSchedule, tile_schedule
@@ -80,21 +80,14 @@ def flagged_spills_kernel(
             store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
-    """As `kernels.flagged.matmul`, by tables that spill, too."""
-    require(x, w, out, tiles)
-    prepare(x, w, out, tiles, signals).run(x.device)
-    return out
-
-
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for."""
-    hopper.require(flagged_spills_kernel, "flagged_spills", x, w, out)
+    hopper.require("flagged_spills", x, w, out)
     tiles.require(x, w)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """The launch for checked tensors, as that of `kernels.flagged`, by tables that spill, too."""
     args = tile_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
     args |= dict(spilled_ptr=tiles.spilled, column_tiles=tiles.grid.column_tiles, SPILLS=bool(len(tiles.spilled)))
     return KernelLaunch(flagged_spills_kernel, (len(tiles.table),), args)
@@ -103,7 +96,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """A launch over 8 ranks, by a table that spills."""
     ranks, (x, w, out) = 8, example_operands(dtype)
-    grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
+    grid = Grid(*config.tile_counts(*out.shape))
     tiles = tile_schedule(schedule.chunk_outer(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
-    flags = torch.empty(ranks - 1, dtype=torch.int32)
-    return prepare(x, w, out, tiles, Signals(flags, 1, flags[:1], 1))
+    return prepare(x, w, out, tiles, example_signals(ranks - 1))

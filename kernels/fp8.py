@@ -36,10 +36,9 @@ def quantise(matrix: Tensor, block: tuple[int, int] | None = None) -> tuple[Tens
     wrong = ~(scales.isfinite() & (scales > 0))
     if wrong.any():
         place = tuple(wrong.nonzero()[0].tolist())
-        name, zeros = (f"block {place}", "blocks") if block else (f"row {place[0]}", "rows")
         raise ValueError(
-            f"{name} has the scale {float(scales[place]):g}, a scale is finite and above 0: its largest value is "
-            f"{float(largest[place]):g}; leave out NaN, infinities and {zeros} of zeros"
+            f"block {place} has the scale {float(scales[place]):g}, a scale is finite and above 0: its largest value "
+            f"is {float(largest[place]):g}; leave out NaN, infinities and blocks of zeros"
         )
     values = (blocks / scales[:, None, :, None]).to(FP8)
     return values.flatten(2).flatten(0, 1)[:rows, :columns], scales

@@ -54,7 +54,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
         raise ValueError(f"w has {len(w)} rows, which are those of gate and up by turns; make it with interleaved()")
     # Scales of half the rows, as there are half the rows of w: a view, of which only the length is looked at.
     of_half = (scales[0], scales[1][..., len(w) // 2 :]) if scales else None
-    hopper.require(gated_kernel, "gated", x, w[::2], out, of_half)
+    hopper.require("gated", x, w[::2], out, of_half)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
@@ -70,6 +70,6 @@ class Gated(Kernel):
 
 
 gated = Gated(
-    name="gated", jit=gated_kernel, require=require, prepare=prepare,
+    name="gated", require=require, prepare=prepare,
 )  # fmt: skip
 """out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T) in bf16, fp16 or fp8 (fp32 in the interpreter)."""

@@ -2,7 +2,6 @@
 and how much of an SM is left for one."""
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +20,12 @@ CHIPS = ("H100 SXM", "H100 PCIe", "H200")
 # 1,024 bytes of shared memory beyond its own.
 SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
 WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
-# The part of an SM that is kept for a link's copier, and for one of the small kernels of links and instruments:
-# registers, bytes.
-KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
+ROOM = SM_REGISTERS - 6_144 - 1_024, SM_SHARED_BYTES - 3 * CTA_BYTES - 128
+"""The registers and the bytes of shared memory that are left for a kernel beside a link's copier and one of the small
+kernels of links and instruments, which has 128 bytes."""
 
 
 def require(
-    kernel: Any,
     name: str,
     x: Tensor,
     w: Tensor,
@@ -44,7 +42,7 @@ def require(
         if by_block:
             raise TypeError(f"{name} takes fp8 with scales by block alone; take persistent, warpgroup or decode")
         raise TypeError(f"{name} takes no scales by block; take blockwise or warpgroup_blockwise")
-    require_hopper(kernel, x, name)
+    require_hopper(x, name)
     if not len(x) * len(w) * x.shape[1]:
         return  # nothing is launched
     out = empty_out(x, w, device="meta") if out is None else out
@@ -54,11 +52,11 @@ def require(
         _require_tma("out", "N", out)
 
 
-def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
-    """Raise ValueError or TypeError, in the words of the kernel `name` with the Triton function `kernel`, unless this
-    is a Hopper GPU and a dtype of its tensor cores, or the interpreter and a dtype of that."""
-    require_runnable(kernel, x)
-    if interpreted(kernel):
+def require_hopper(x: Tensor, name: str) -> None:
+    """Raise ValueError or TypeError, in the words of the kernel `name`, unless this is a Hopper GPU and a dtype of its
+    tensor cores, or the interpreter and a dtype of that."""
+    require_runnable(x)
+    if interpreted():
         return
     if (version := capability(x.device))[0] != 9:
         way_out = "cast x and w to bfloat16" if x.dtype == FP8 else "use kernels.tiled"
@@ -118,10 +116,3 @@ def allotted(registers: int, warps: int) -> int:
     57344
     """
     return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
-
-
-def room() -> tuple[int, int]:
-    """The registers and the bytes of shared memory that are left for a kernel beside the copier and one of the small
-    ones."""
-    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
-    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES

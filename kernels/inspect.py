@@ -24,7 +24,7 @@ from triton.compiler import CompiledKernel
 from triton.runtime.cache import get_cache_manager
 
 from kernels.contract import FP8, KernelLaunch, empty_scales, example_operands
-from kernels.hopper import SM_REGISTERS, allotted, room
+from kernels.hopper import ROOM, SM_REGISTERS, allotted
 from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
 from kernels.registry import BESIDE_LINK, PROMOTED, examples, load
@@ -176,7 +176,7 @@ def problems_of(job: Job, cubin: Cubin, args: dict[str, Any], serialised: Sequen
     most_bytes = job.shared_limit_bytes
     beside = ""
     if job.kernel in BESIDE_LINK:
-        most_registers, bytes_left = room()
+        most_registers, bytes_left = ROOM
         most_bytes = min(most_bytes, bytes_left)
         beside = " beside the copier"
     problems = []
@@ -220,16 +220,13 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
         for entry in of.entries:
             if not of.target or (kernels and entry.kernel not in kernels):
                 continue
-            measured = entry.measured or {}  # perhaps on a GPU that holds more than the smallest of its table
-            target = measured.get("target", of.target)
-            limit = measured.get("shared_limit_bytes", of.shared_limit_bytes)
-            for dtype in entry.dtypes:
-                todo.append(Job(entry.kernel, entry.config, dtype, target, limit, entry.mma))
+            compiled = [(entry.config, dtype) for dtype in entry.dtypes]
             # Configurations that the model of waves may make of an entry that was not measured.
             if not entry.measured and not entry.config.is_odd:
                 for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
-                    config = replace(entry.config, **MODELLED[free])
-                    todo.append(Job(entry.kernel, config, entry.dtypes[0], target, limit, entry.mma))
+                    compiled.append((replace(entry.config, **MODELLED[free]), entry.dtypes[0]))
+            for config, dtype in compiled:
+                todo.append(Job(entry.kernel, config, dtype, of.target, of.shared_limit_bytes, entry.mma))
     return list(dict.fromkeys(todo))
 
 

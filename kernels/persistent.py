@@ -136,10 +136,10 @@ def prepare(
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
-    tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
+    rows, columns = config.tile_counts(m, n)
     order = dict(GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
     args = tile_arguments(x, w, out, config) | scale_arguments(scales) | dict(M=m, N=n, K=k) | order
-    return KernelLaunch(kernel, (min(hopper.programs(x.device), tiles),), args)
+    return KernelLaunch(kernel, (min(hopper.programs(x.device), rows * columns),), args)
 
 
 def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
@@ -148,13 +148,13 @@ def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[st
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        SUBTILE=config.subtile,
+        **config.arguments,
+    )
 
 
 matmul = Kernel(
-    name="persistent", jit=persistent_kernel, require=partial(hopper.require, persistent_kernel, "persistent"),
+    name="persistent", require=partial(hopper.require, "persistent"),
     prepare=prepare, variants=lambda config: [replace(config, flatten=flatten) for flatten in (False, True)],
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8 (fp32 in the interpreter)."""

@@ -30,13 +30,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels import hopper
-from kernels.contract import KernelLaunch, Signals, example_operands
+from kernels.contract import KernelLaunch, Signals, example_operands, example_signals
 from kernels.flagged import Config, Flags
 from kernels.persistent import tile_corner
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import raise_counter
 from kernels.stream_k import Dealt, deal
-from kernels.tiled import tiled_kernel
 from kernels.warpgroup import Tensors, run
 from kernels.warpgroup_config import role_arguments
 
@@ -64,7 +63,8 @@ class Pieces:
 
     def tiles(self, out: Tensor) -> int:
         """The number of tiles of a piece: its counter grows by so much in a launch."""
-        return len(out) // len(self.order) // self.config.block_m * -(-out.shape[1] // self.config.block_n)
+        rows, columns = self.config.tile_counts(*out.shape)
+        return rows * columns // len(self.order)
 
 
 @aggregate
@@ -150,24 +150,9 @@ def pieces_kernel(
     run(work, tensors, STAGES, BUFFERS, False, counters_ptr is not None, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
-def matmul(
-    x: Tensor, w: Tensor, out: Tensor, pieces: Pieces,
-    signals: Signals | None = None, counters: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:  # fmt: skip
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16; returns `out`.
-
-    `signals` has a flag for each piece but the first, in the order of computing. `counters` are int32 counters and the
-    int64 times in ns at which they were raised last, of each piece but those of the last rank. It only enqueues:
-    whether rows were given up is in `signals.lost` when the device is done. Raises what `require` raises.
-    """
-    require(x, w, out, pieces)
-    prepare(x, w, out, pieces, signals, counters).run(x.device)
-    return out
-
-
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for pieces that are not of whole tiles."""
-    hopper.require(tiled_kernel, "pieces", x, w, out)
+    hopper.require("pieces", x, w, out)
     count, height = len(pieces.order), pieces.config.block_m
     if len(x) % (count * height):
         raise ValueError(
@@ -178,11 +163,19 @@ def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
 
 
 def prepare(
-    x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals | None, counters: tuple[Tensor, Tensor] | None
-) -> KernelLaunch:
-    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers."""
+    x: Tensor, w: Tensor, out: Tensor, pieces: Pieces,
+    signals: Signals | None = None, counters: tuple[Tensor, Tensor] | None = None,
+) -> KernelLaunch:  # fmt: skip
+    """The launch for checked tensors in bf16 or fp16: out[M, N] = x[M, K] @ w[N, K].T.
+
+    `signals` has a flag for each piece but the first, in the order of computing. `counters` are int32 counters and the
+    int64 times in ns at which they were raised last, of each piece but those of the last rank. Whether rows were given
+    up is in `signals.lost` when the device is done.
+
+    Raises ValueError for a configuration that does not fit two consumers.
+    """
     config, count = pieces.config, len(pieces.order)
-    row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
+    row_tiles, column_tiles = config.tile_counts(*out.shape)
     if counters and config.subtile != 4:
         raise ValueError(
             f"subtile={config.subtile}, pieces tells of tiles that are stored in 4 parts; change the configuration"
@@ -201,9 +194,8 @@ def prepare(
 
 def example_that_waits(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """A launch over 8 ranks, whose rows arrive."""
-    flags = torch.empty(7, dtype=torch.int32)
     pieces = Pieces.of_ranks(range(8), 1, config, "cpu")
-    return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1), None)
+    return prepare(*example_operands(dtype), pieces, example_signals(7))
 
 
 def example_that_tells(config: Config, dtype: torch.dtype) -> KernelLaunch:

@@ -7,6 +7,7 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -21,14 +22,14 @@ class Contender(contenders.Contender):
 
     _: KW_ONLY
     kind: str = "triton"
-    devices: tuple[str, ...] = ("cuda",)
+    devices: Sequence[str] = ("cuda",)
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
-    dtypes: tuple[str, ...] = ()
+    dtypes: Sequence[str] = ()
     """The dtypes that it is run in by default. Empty: all."""
-    probes: tuple[str, ...] = ()
+    probes: Sequence[str] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
     version: str = ""
     """The version of a user's file when the run began."""
@@ -57,16 +58,7 @@ def load(path: str) -> Any:
         ) from None
 
 
-def _declared() -> dict[str, Contender]:
-    """The contenders of registry.toml by name."""
-    declared = {}
-    for name, fields in tables_of(__file__, "registry.toml").items():
-        several = {field: tuple(values) for field, values in fields.items() if isinstance(values, list)}
-        declared[name] = Contender(name, **(fields | several))
-    return declared
-
-
-CONTENDERS = _declared()
+CONTENDERS = {name: Contender(name, **fields) for name, fields in tables_of(__file__, "registry.toml").items()}
 
 
 def of_run(options) -> dict[str, Contender]:

@@ -25,7 +25,6 @@ from triton.language.core import _aggregate, base_value
 
 from kernels import hopper
 from kernels.contract import FP8, interpreted
-from kernels.tiled import place_of
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -120,7 +119,7 @@ def prefetch_text(kernel, count):
 
 def require_compiled(name: str, other: str) -> None:
     """Raise ValueError in Triton's interpreter, in the words of the Gluon kernel `name` that has an `other` there."""
-    if interpreted(place_of):  # a Gluon kernel does not show it
+    if interpreted():
         raise ValueError(
             f"TRITON_INTERPRET is set, and Gluon, which {name} is written in, has no interpreter; "
             f"use kernels.{other}, or unset it on a machine with a Hopper GPU"

@@ -26,8 +26,6 @@ ours; results/reference has what they are worth.
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-import torch
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
@@ -37,7 +35,6 @@ from kernels.persistent import begin_of, program_of, tile_corner
 from kernels.ring import aggregate, as_block, tma_load
 from kernels.signals import fence_proxy
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
-from kernels.workspace import workspace
 
 PATIENCE_NS = gl.constexpr(60_000_000_000)
 """What a wait for another program's sums takes at most: more than any launch, or a link's patience with a chunk."""
@@ -293,11 +290,3 @@ def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> dict[str, in
     if shared_waves and left and even:
         return dict(gangs=gangs, whole=whole, even=even, more=more, SHARED=True)
     return dict(gangs=min(gangs, supers), whole=waves, even=0, more=left, SHARED=False)
-
-
-def slots(device: torch.device, programs: int, block_m: int, block_n: int, ctas: int) -> tuple[Tensor, Tensor]:
-    """Room for the sums of a tile of each program, fp32 [programs * block_m, block_n], and flags of its consumers, one
-    for each CTA."""
-    size = programs * block_m * block_n
-    kept = workspace(device, size, programs * ctas * CONSUMERS.value)
-    return kept.partials[:size].view(-1, block_n), kept.counters

@@ -53,7 +53,7 @@ class TileSchedule:
             raise ValueError(
                 f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
             )
-        rows, columns = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
+        rows, columns = config.tile_counts(m, n)
         if (rows, columns) != (self.grid.row_tiles, self.grid.column_tiles):
             raise ValueError(
                 f"out is {rows} x {columns} tiles, the schedule is for {self.grid}; make one for this shape"

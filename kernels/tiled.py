@@ -82,22 +82,21 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
     CPU tensors outside it."""
     validate(x, w, out, scales)
     refuse_fp8("tiled", x)
-    require_runnable(tiled_kernel, x)
+    require_runnable(x)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: None = None) -> KernelLaunch:
+    """The launch for checked, non-empty tensors, which are not fp8."""
     (m, k), n = x.shape, w.shape[0]
-    grid = (-(-m // config.block_m) * -(-n // config.block_n),)
+    rows, columns = config.tile_counts(m, n)
     args = dict(
         x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
-        EVEN_K=k % config.block_k == 0, num_warps=config.num_warps, num_stages=config.num_stages,
+        GROUP=config.group_m, EVEN_K=k % config.block_k == 0, **config.arguments,
     )  # fmt: skip
-    return KernelLaunch(tiled_kernel, grid, args)
+    return KernelLaunch(tiled_kernel, (rows * columns,), args)
 
 
 matmul = Kernel(
-    name="tiled", jit=tiled_kernel, require=require, prepare=prepare,
+    name="tiled", require=require, prepare=prepare,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides."""

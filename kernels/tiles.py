@@ -65,6 +65,18 @@ class Config:
         """Whether its width is no power of two."""
         return self.block_n.bit_count() > 1
 
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The arguments of a Triton kernel for its tile and pipeline."""
+        return dict(
+            BLOCK_M=self.block_m, BLOCK_N=self.block_n, BLOCK_K=self.block_k,
+            num_warps=self.num_warps, num_stages=self.num_stages,
+        )  # fmt: skip
+
+    def tile_counts(self, m: int, n: int) -> tuple[int, int]:
+        """The rows and the columns of tiles that out[m, n] is cut into."""
+        return -(-m // self.block_m), -(-n // self.block_n)  # triton.cdiv takes microseconds
+
     def changed(self, **values: Any) -> "Config":
         """With these values of those fields that it has."""
         names = {field.name for field in fields(self)}
@@ -100,10 +112,9 @@ class Entry:
     dtypes: tuple[str, ...]
     m_max: int | None  # None: no limit
     config: Config
-    mma: str | None  # the instruction it must compile to, on the table's target or its own; None in the interpreter
+    mma: str | None  # the instruction it must compile to on the table's target; None in the interpreter
     measured: dict | None
-    """None: unmeasured. Else chip, date, shape and versions of the measurement that chose it; also the target of that
-    chip and its limit of shared memory, where they are not the table's."""
+    """None: unmeasured. Else chip, date, shape and versions of the measurement that chose it."""
     m_min: int = 0
     n: int | None = None  # this N and no other; None: any
     k: int | None = None

@@ -62,7 +62,6 @@ from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, Slots, Work, deal
-from kernels.tiled import tiled_kernel
 from kernels.warpgroup_config import Config, role_arguments, slot_arguments, variants, whole_and_shared
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
@@ -281,7 +280,7 @@ def require(
 ) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
     name, other = ("warpgroup_blockwise", "blockwise") if by_block else ("warpgroup", "persistent")
-    hopper.require(tiled_kernel, name, x, w, out, scales, by_block=by_block)
+    hopper.require(name, x, w, out, scales, by_block=by_block)
     require_compiled(name, other)
 
 
@@ -327,18 +326,18 @@ class Warpgroup(Kernel):
 
 
 matmul = Warpgroup(
-    name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
+    name="warpgroup", require=require, prepare=prepare,
     variants=variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
 
 beside_copier = Warpgroup(
-    name="warpgroup_beside_copier", jit=warpgroup_kernel, require=require, prepare=prepare,
+    name="warpgroup_beside_copier", require=require, prepare=prepare,
 )  # fmt: skip
 """The same by tiles that leave the copier of a link its registers on the SM (`kernels.flagged`)."""
 
 by_block = Warpgroup(
-    name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),
+    name="warpgroup_blockwise", require=partial(require, by_block=True),
     prepare=partial(prepare, by_block=True), by_block=True, variants=whole_and_shared,
 )  # fmt: skip
 """The same in fp8 with scales by block."""

@@ -26,14 +26,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import tiles
 from kernels.contract import BLOCK
 from kernels.ring import describe
-from kernels.stream_k import slots
 from kernels.tiles import triton_release
 from kernels.wgmma import CONSUMERS
+from kernels.workspace import workspace
 
 ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
 """UNTIMED (odd widths): {tile: the columns of each of its first three parts, and of the rest}."""
@@ -142,8 +141,17 @@ def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: b
     """The arguments of a kernel for the roles and their tile. Raises ValueError as `prepare` does."""
     if problem := problem_of(config, x.element_size(), by_block):
         raise ValueError(f"{problem}; change the configuration")
-    return descriptors(x, w, out, config) | dict(
-        BLOCK_M=config.block_m * config.cluster, BLOCK_N=config.block_n, STAGES=config.num_stages,
+    block_m = config.block_m * config.cluster
+    rows = block_m // CONSUMERS.value
+    parted, same = parts_of_ctas(config)
+    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
+    return dict(
+        x_desc=describe(x, (config.block_m, config.block_k), parted),
+        w_desc=describe(w, (wide, config.block_k), same),
+        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
+        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,  # an odd tile's last part
+        out_rest_desc=describe(out, (rows, rest)) if rest else None,
+        BLOCK_M=block_m, BLOCK_N=config.block_n, STAGES=config.num_stages,
         BUFFERS=min(2, config.subtile),
         CONSUMER_REGISTERS=config.consumer_registers, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
@@ -151,29 +159,19 @@ def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: b
     )  # fmt: skip
 
 
-def descriptors(x: Tensor, w: Tensor, out: Tensor, config: Roles) -> dict[str, TensorDescriptor | None]:
-    """The arguments of a kernel for its `Tensors`: those of x, w and out, and those of an odd tile's last part."""
-    rows = config.block_m * config.cluster // CONSUMERS.value
-    parted, same = parts_of_ctas(config)
-    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
-    return dict(
-        x_desc=describe(x, (config.block_m, config.block_k), parted),
-        w_desc=describe(w, (wide, config.block_k), same),
-        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
-        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
-        out_rest_desc=describe(out, (rows, rest)) if rest else None,
-    )
-
-
 def slot_arguments(x: Tensor, config: Roles, count: int) -> dict[str, Any]:
     """The arguments of a kernel for so many `Slots`; None where there are none."""
     args = dict.fromkeys(("sums_desc", "sums_rest_desc", "sums_ptr", "slot_flags_ptr"))
     if count:
         rows, parted = config.block_m * config.cluster, parts_of_ctas(config)[0]
-        sums, flags = slots(x.device, count, rows, config.block_n, config.cluster)
+        size = count * rows * config.block_n
+        kept = workspace(x.device, size, count * config.cluster * CONSUMERS.value)
+        sums = kept.partials[:size].view(-1, config.block_n)
         width, rest = sums_widths(config, x.element_size())
         args |= dict(
-            sums_ptr=sums, slot_flags_ptr=flags, sums_desc=describe(sums, (rows // CONSUMERS.value, width), parted)
+            sums_ptr=sums,
+            slot_flags_ptr=kept.counters,
+            sums_desc=describe(sums, (rows // CONSUMERS.value, width), parted),
         )
         if rest:
             args["sums_rest_desc"] = describe(sums, (rows // CONSUMERS.value, rest))

@@ -34,15 +34,13 @@ def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
             stream = torch.cuda.current_stream().cuda_stream
             if torch.cuda.is_current_stream_capturing():
                 return _new(device, partials, counters)
-    key = device, stream
-    if key not in KEPT:
-        KEPT[key] = _new(device, partials, counters)
-    kept = KEPT[key]
-    if kept.partials.numel() < partials or kept.counters.numel() < counters:
-        partials = max(partials, kept.partials.numel())
-        counters = max(counters, kept.counters.numel())
-        KEPT[key] = _new(device, partials, counters)
-    return KEPT[key]
+    kept = KEPT.get((device, stream))
+    if not kept or kept.partials.numel() < partials or kept.counters.numel() < counters:
+        if kept:
+            partials = max(partials, kept.partials.numel())
+            counters = max(counters, kept.counters.numel())
+        kept = KEPT[device, stream] = _new(device, partials, counters)
+    return kept
 
 
 def _new(device: torch.device, partials: int, counters: int) -> Workspace:

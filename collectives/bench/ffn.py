@@ -3,14 +3,13 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from collectives import ffn
 from collectives.bench import runner
 from collectives.bench.matmul_reduce_scatter import Summed
-from collectives.bench.operands import shards_for
+from collectives.bench.operands import on_host
 from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
@@ -28,7 +27,7 @@ class Layer(Summed):
         case, rank = self.case, self.ranks.rank
         x = self.normal((case.m, case.n), 1 + number)
         out = x.new_empty(case.m // case.ranks, case.n)
-        shards = shards_for(self.ranks, PCIE, x, case.ranks, 0) if self.wire.kind == PCIE else ()
+        shards = on_host(x, case.ranks, 0, rank) if self.wire.kind == PCIE else ()
         return Operands(x, *self._weights_of(rank), out, case.ranks, rank, shards=shards)
 
     def gemms_of(self, operands) -> list[tuple]:
@@ -60,14 +59,6 @@ class Layer(Summed):
             for shard, rows in zip(operands.shards, operands.x.chunk(operands.ranks), strict=False):
                 shard.copy_(rows)
 
-    def unrelated(self) -> list:
-        spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
-        others = Transfers(in_turn=True)
-        for transfer in self.sets[0].transfers:
-            end = "source" if transfer.block else "target"
-            others.append(replace(transfer, **{end: spare[transfer.chunk]}))
-        return [others]
-
     def whole(self, operands) -> tuple:
         return operands.scatter.block(self._rows(operands), operands.rank), self._sum_of_weights
 
@@ -83,9 +74,9 @@ class Layer(Summed):
         ranks = [self.ranks.rank] if self.ranks is ALONE else range(self.case.ranks)
         return sum(down.double() @ up.double() for up, down in map(self._weights_of, ranks))
 
-    def relative_error(self, arm: Callable, link, operands, **about) -> float:
+    def relative_error(self, arm: Callable, link, operands) -> float:
         """Also of all rows, where the arm makes them: the larger one."""
-        error = super().relative_error(arm, link, operands, **about)
+        error = super().relative_error(arm, link, operands)
         if link.timeline().transfers is not operands.reduced:
             return error
         of_all = checks.error_of(operands.whole, checks.reference_sums(self._rows(operands), self._sum_of_weights))

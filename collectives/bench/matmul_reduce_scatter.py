@@ -85,6 +85,14 @@ class Summed(Setting):
         link.start(operands.parts)
         matmul_reduce_scatter.add(operands, link)
 
+    def unrelated(self) -> list:
+        spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
+        others = Transfers()
+        for transfer in self.transfers(self.sets[0]):
+            end = "source" if transfer.shard is None else "target"  # of a scatter, or of the gather before it
+            others.append(replace(transfer, **{end: spare[transfer.chunk]}))
+        return [others]
+
     def changing(self, operands) -> list:
         return [operands.x] if self.ranks is ALONE else []
 
@@ -129,10 +137,6 @@ class ReduceScatter(Summed):
 
     def written(self, operands) -> list:
         return [operands.products, operands.out]
-
-    def unrelated(self) -> list:
-        spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
-        return [Transfers(replace(part, source=spare[part.chunk]) for part in self.sets[0].parts)]
 
     def whole(self, operands) -> tuple:
         """Factors of the sum, one beside the other: in one process every rank is this one, turned by its number."""

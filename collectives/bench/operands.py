@@ -39,23 +39,21 @@ class Turns:
     """An arm, or what it is compared with, on each set of operands by turns: `last` is the number of the last one."""
 
     runs: list[Callable]
-    device: str
-    all_cores: bool
     last: int = 0
 
     def __call__(self):
         self.last = (self.last + 1) % len(self.runs)
-        with computing(self.device, all_cores=self.all_cores):
-            return self.runs[self.last]()
+        return self.runs[self.last]()
 
 
-def by_turns(runs: list[Callable], device: str = "cpu", link=None, *, all_cores: bool = False) -> Call:
+def by_turns(runs: list[Callable], device: str, link=None, *, all_cores: bool = False) -> Call:
     """A call of milliseconds, of `runs` by turns. What goes over a link notes its timeline."""
     notes = None
     if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
         notes = functools.partial(timeline_of, link)
     is_remade = all_cores and torch.get_num_threads() > 2  # the others' pool is one thread short
-    return Call(Turns(runs, device, all_cores), notes=notes, is_long=not is_remade)
+    runs = [computing(device, all_cores=all_cores)(run) for run in runs]
+    return Call(Turns(runs), notes=notes, is_long=not is_remade)
 
 
 def timeline_of(link) -> dict:

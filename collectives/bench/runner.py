@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from collectives import peer as peers
-from collectives.bench.operands import by_turns
+from collectives.bench.operands import by_turns, computing
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, Preset, WarmUp, ended
 from kernels.bench import roof
@@ -98,7 +98,7 @@ class Runner(roof.Runner):
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:1] if case.id in self.earlier else 2 * setting.sets
-        error, where = setting.worst_error(arm, link, checked, all_cores=all_cores)
+        error, where = setting.worst_error(computing(setting.device, all_cores=all_cores)(arm), link, checked)
         limit = TOLERANCE[case.dtype] * setting.limit_share
         if wrong := verdict(name, error, case.dtype, limit, where):
             return wrong

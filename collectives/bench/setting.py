@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from collectives.bench.links import contended, make_link, seconds_alone
-from collectives.bench.operands import OURS, buffer, by_turns, computing, normal, seconds_by_turns, unsplit, workers
+from collectives.bench.operands import OURS, buffer, by_turns, normal, seconds_by_turns, unsplit, workers
 from collectives.bench.pace import Pace, asked_of
 from collectives.transfers import Transfers
 from kernels.bench import checks, roof
@@ -178,7 +178,7 @@ class Setting:
         """The kind of link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""
         world = self.ranks.world
         transfers = self.gathers[0]
-        is_all_gather = all(transfer.shard is not None for transfer in transfers) and not transfers.in_turn
+        is_all_gather = all(transfer.shard is not None for transfer in transfers)
         if not (world and self.options.timed and is_all_gather) or world.why_not("nccl"):
             return self.link_kind
         times_s = {kind: self.gather_s(kind) for kind in (self.link_kind, wires.ALL_GATHER)}
@@ -297,16 +297,16 @@ class Setting:
         """Memory that cases of one operation and shape share; by default none that a set has."""
         return buffer(self.case.op, shape, self.case.dtype, self.device, number)
 
-    def worst_error(self, arm: Callable, link, sets: list, **about) -> tuple[float, str]:
+    def worst_error(self, arm: Callable, link, sets: list) -> tuple[float, str]:
         """The worst `relative_error` on `sets`, and where a result has its first NaN, in words."""
         errors = []
         where = ""
         for operands in sets:
-            errors.append(self.relative_error(arm, link, operands, **about))
+            errors.append(self.relative_error(arm, link, operands))
             where = where or checks.first_nan(out=operands.out)
         return checks.worst(errors), where
 
-    def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
+    def relative_error(self, arm: Callable, link, operands) -> float:
         """The relative error of the result of `arm`, with NaN in all that it fills before; NaN where that is left."""
         transfers = self.transfers(operands)
         filled = [transfer.target for transfer in transfers]
@@ -316,7 +316,6 @@ class Setting:
         if link.kind == "preset":
             link.fill(transfers)
         x, w = self.whole(operands)
-        with computing(self.device, all_cores=all_cores):
-            arm(operands, link)
+        arm(operands, link)
         link.timeline()  # raises where the link is dead
         return checks.error_of(operands.out, checks.reference_sums(x, w))

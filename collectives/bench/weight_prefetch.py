@@ -49,9 +49,9 @@ class Prefetch(Setting):
     def multiplied(self, operands) -> tuple:
         return operands.x, operands.buffers[(operands.step + 1) % 2]
 
-    def relative_error(self, arm: Callable, link, operands, **about) -> float:
+    def relative_error(self, arm: Callable, link, operands) -> float:
         """NaN also where the next layer is not here."""
-        error = super().relative_error(arm, link, operands, **about)
+        error = super().relative_error(arm, link, operands)
         for part in operands.transfers[operands.step % 2]:
             if not torch.equal(part.target, part.source.to(operands.x.device)):
                 return math.nan

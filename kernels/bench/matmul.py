@@ -71,11 +71,6 @@ class Runner(roof.Runner):
     def why_not(self, contender, case, rotation):
         if contender.kind == "user":
             contender.load()  # one that cannot be loaded fails, where others are skipped
-        device = self.options.device
-        if self.options.timed and device not in contender.devices:
-            kind = "a Triton kernel, " if contender.kind == "triton" else ""
-            where = ", ".join(contender.devices)
-            return f"{contender.name} is {kind}timed on {where} only; this run measures the {device}"
         return reason(require, contender, self.options, rotation.sets[0])
 
     def candidate(self, contender, prepared, rotation, reference):
@@ -125,9 +120,12 @@ class Runner(roof.Runner):
 
 def require(contender: Contender, options, operands: tuple) -> None:
     """Raise TypeError or ValueError where `contender` cannot take the operands, or must not be timed here."""
+    if options.timed and options.device not in contender.devices:
+        where = ", ".join(contender.devices)
+        raise ValueError(f"{contender.name} is timed on {where} only; this run measures the {options.device}")
     run = contender.load()
     run.require(*operands)
-    if options.timed and contender.kind == "triton" and interpreted(run.jit):
+    if options.timed and contender.kind == "triton" and interpreted():
         raise ValueError(f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET")
 
 

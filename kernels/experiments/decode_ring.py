@@ -184,18 +184,16 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
     require_compiled("decode_ring", "decode")
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. Raises ValueError for a configuration that does not fit one warpgroup,
-    or the shape."""
-    (m, k), n = x.shape, w.shape[0]
-    if m > config.block_m:
-        raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: None = None) -> KernelLaunch:
+    """The launch for checked, non-empty tensors, which are not fp8. Raises ValueError for a configuration that does not
+    fit one warpgroup, or the shape."""
     if config.num_warps != 4 or config.block_n % 64 or config.num_stages < EARLY.value or config.split > 2:
         raise ValueError(
             f"{config}: decode_ring takes 4 warps, blocks of 64 rows of w, {EARLY.value} stages or more and a split of "
             "0 to 2; change the configuration"
         )
-    tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
+    args = decode.operand_arguments(x, w, out, config, describe)
+    tiles, steps = -(-len(w) // config.block_n), -(-x.shape[1] // config.block_k)
     programs = hopper.programs(x.device)
     dealt = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
     shared_tiles, slots = 0, 0
@@ -203,19 +201,14 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         shared_tiles = tiles - dealt["whole"] * programs
         slots = shared_tiles + programs - 1
     kept = workspace(x.device, slots * config.block_n * config.block_m, shared_tiles)
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_ptr=out, sums_ptr=kept.partials, counters_ptr=kept.counters,
-        M=m, N=n, K=k, out_row=out.stride(0), STAGES=config.num_stages, num_warps=config.num_warps,
-    )  # fmt: skip
-    programs = dealt.pop("gangs")
-    args |= dealt
-    return KernelLaunch(decode_ring_kernel, (programs,), args)
+    grid = (dealt.pop("gangs"),)
+    args |= dealt | dict(sums_ptr=kept.partials, counters_ptr=kept.counters)
+    args |= dict(STAGES=config.num_stages, num_warps=config.num_warps)
+    return KernelLaunch(decode_ring_kernel, grid, args)
 
 
 matmul = Decode(
-    name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
+    name="decode_ring", require=require, prepare=prepare,
     variants=decode.matmul.variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16, on a Hopper GPU."""

@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import NamedTuple
 
+import pandas
 import torch
 import triton
 
@@ -217,15 +218,11 @@ def tell_fixed_time(calls: dict) -> None:
 
 def fastest(times: dict, now: Job) -> tuple[Job, float]:
     """The fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
-    whole = sorted(set.intersection(*map(set, times.values())))
-    half = len(whole) // 2
-
-    def speed(name: Job, rounds: list[int]) -> float:
-        return median(times[now][number] / times[name][number] for number in rounds)
-
-    jobs = [name for name in times if name != "cublas"]
-    best = max(jobs, key=lambda name: speed(name, whole[:half]))
-    return best, speed(best, whole[half:])
+    rounds = pandas.DataFrame(times).dropna().sort_index()
+    speeds = rounds.rdiv(rounds[now], axis=0)
+    half = len(speeds) // 2
+    best = speeds[:half].median().drop("cublas").idxmax()
+    return best, speeds[best][half:].median()
 
 
 def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:

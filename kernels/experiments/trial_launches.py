@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels.contract import KernelLaunch
+from kernels.contract import KernelLaunch, example_operands
 from kernels.inspect import Finding, Job, inspect
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
@@ -46,11 +46,9 @@ def stand_in(chip: Chip) -> None:
 def launch_of(job: Job, case: Matmul) -> KernelLaunch:
     """The launch of `job` on a case, in a process that stands in for a chip. Raises TypeError and ValueError where the
     configuration does not fit the kernel."""
-    about = {"dtype": DTYPES[job.dtype], "device": "cuda"}
-    x = torch.empty((case.m, case.k), **about)
-    w = torch.empty((case.n, case.k), **about)
-    out = torch.empty((case.m, case.n), **about)
-    return CONTENDERS[job.kernel].load().launch(x, w, out, job.config)
+    with torch.device("cuda"):
+        operands = example_operands(DTYPES[job.dtype], case.m, case.n, case.k)
+    return CONTENDERS[job.kernel].load().prepare(*operands, job.config)
 
 
 def inspect_launch(job: Job, case: Matmul) -> Finding:
@@ -76,13 +74,12 @@ class Inspected:
     def __init__(self, path: Path | None):
         self.path = path
         self.source = {"triton": triton.__version__, "files": hash_of_files(ROOT)}
-        self.sound: dict[str, str] = {}
-        self.problems: dict[str, str] = {}
         held = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
-        self.is_stale = bool(held) and {name: held[name] for name in self.source} != self.source
-        if held and not self.is_stale:
-            self.sound = held["sound"]
-            self.problems = held["problems"]
+        self.is_stale = bool(held) and not self.source.items() <= held.items()
+        if self.is_stale:
+            held = {}
+        self.sound: dict[str, str] = held.get("sound", {})
+        self.problems: dict[str, str] = held.get("problems", {})
 
     def __contains__(self, job: Job) -> bool:
         return repr(job) in self.sound or repr(job) in self.problems

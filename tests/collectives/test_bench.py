@@ -108,7 +108,7 @@ def test_cases_of_one_shape_share_their_operands(options):
     def operands_of(case) -> tuple:
         made = module.Runner(options).prepare(case, ["serial"])
         kept.append(made)
-        return made.entrants["serial"].call.run.runs[0].args[0]
+        return made.entrants["serial"].call.run.runs[0].__wrapped__.args[0]
 
     kept, module = [], all_gather_matmul
     one, other = operands_of(all_gather("0.05GBps")), operands_of(all_gather("0.04GBps"))

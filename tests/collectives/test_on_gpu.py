@@ -27,13 +27,12 @@ from collectives.ranks import shared
 from collectives.transfers import Preset, WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
-from kernels.copier import copy_kernel
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.arms import arms_of
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 from roofline.worker.clocks import Call
 
-NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
+NO_GPU = not torch.cuda.is_available() or interpreted()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 HERE = {"device": "cuda", "dtype": torch.bfloat16}
@@ -79,7 +78,7 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(monkeypatch):
     link.held = True
     link.start(ready.transfers)
     mine.out.fill_(torch.nan)
-    on_device.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
+    ready.launch(link.signals()).run(mine.out.device)
     time.sleep(0.2)
     assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
     link.let_go()

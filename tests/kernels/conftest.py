@@ -15,9 +15,8 @@ MARGIN = 16  # elements of padding at each end of a row: a multiple of 16 bytes 
 def device() -> str:
     """A GPU when there is one and the kernels are compiled, else the CPU (interpreter)."""
     from kernels.contract import interpreted
-    from kernels.tiled import tiled_kernel
 
-    return "cpu" if interpreted(tiled_kernel) else "cuda"
+    return "cpu" if interpreted() else "cuda"
 
 
 @pytest.fixture(autouse=True)

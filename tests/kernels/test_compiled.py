@@ -20,7 +20,7 @@ PARTS_BYTES = 2 * 2 * 64 * 64 * 2 + 1024
 
 def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
     """Return what breaks a promise of the tables, by job that has such. test_shipped.py calls it for what it runs."""
-    by_job, (registers_left, bytes_left) = {}, hopper.room()
+    by_job, (registers_left, bytes_left) = {}, hopper.ROOM
     for finding in inspect.inspect_all(jobs) if len(jobs) > 9 else map(inspect.inspect, jobs):
         job, cubin, stages = finding.job, finding.cubin, finding.job.config.num_stages
         registers, in_flight = hopper.allotted(cubin.registers, job.config.num_warps), cubin.shared_bytes / stages

@@ -21,7 +21,7 @@ X, W, OUT = (torch.zeros(shape, dtype=torch.float16) for shape in ((507, 1024), 
 
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch):
-    monkeypatch.setattr(hopper, "require_hopper", lambda kernel, x, name: None)
+    monkeypatch.setattr(hopper, "require_hopper", lambda x, name: None)
 
 
 def pieces_of(ranks: int, most_parts: int):
@@ -61,14 +61,14 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
     [
         (lambda: plan(order=range(17)), "17 ranks: flagged packs their order in 64 bits, the limit is 16; take fewer"),
         (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 128; take fewer"),
-        (lambda: flagged.matmul(X[:128], W, OUT[:128], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
-        (lambda: flagged.matmul(X[:, :64], W[:, :64], OUT, plan(), SIGNALS), "K=64 over 4 ranks: flagged needs chunks"),
+        (lambda: flagged.require(X[:128], W, OUT[:128], plan()), "out is 1 x 2 tiles, the schedule is for"),
+        (lambda: flagged.require(X[:, :64], W[:, :64], OUT, plan()), "K=64 over 4 ranks: flagged needs chunks"),
         (
-            lambda: flagged.matmul(X, W, OUT, plan(SPILLING), SIGNALS),
+            lambda: flagged.require(X, W, OUT, plan(SPILLING)),
             "the schedule is not of pieces, and flagged keeps sums",
         ),
         (
-            lambda: pieces.matmul(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu"), SIGNALS),
+            lambda: pieces.require(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu")),
             "507 rows in 3 pieces: each must be a multiple of the tile's 128 rows; take fewer",
         ),
     ],

@@ -25,7 +25,7 @@ def test_rows_are_quantised_by_their_largest_and_what_has_no_scale_is_refused():
         spoilt = matrix.clone()
         spoilt[3] = wrong
         with pytest.raises(
-            ValueError, match=f"row 3 has the scale {scale}, a scale is finite and above 0: its largest"
+            ValueError, match=rf"block \(3, 0\) has the scale {scale}, a scale is finite and above 0: its"
         ):
             quantise(spoilt)
 

@@ -206,8 +206,8 @@ def test_lost_device_ends_the_share(contender, monkeypatch):
 
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     assert "timed on cuda only" in prepare(["tiled"]).rejected["tiled"].reason
-    interpreted = dataclasses.replace(tiled.matmul, jit=object(), require=lambda *operands: None)
-    monkeypatch.setattr(tiled, "matmul", interpreted)
+    monkeypatch.setattr(matmul, "interpreted", lambda: True)
+    monkeypatch.setattr(tiled, "matmul", dataclasses.replace(tiled.matmul, require=lambda *operands: None))
     on_a_gpu = dataclasses.replace(OPTIONS, device="cuda")
     with pytest.raises(ValueError, match="interpreted, which is never timed"):
         matmul.require(CONTENDERS["tiled"], on_a_gpu, (None, None, None))

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from kernels import hopper, persistent, warpgroup, warpgroup_config
+from kernels import hopper, warpgroup, warpgroup_config
 from kernels.contract import example_operands, interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
@@ -19,7 +19,7 @@ CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
 ODD = {"block_n": 208, "block_k": 64}
 
 
-@pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
+@pytest.mark.skipif(not interpreted(), reason="Triton compiles here")
 def test_an_interpreting_process_neither_runs_nor_compiles_it():
     assert "TRITON_INTERPRET is set" in CONTENDERS["warpgroup"].why_not(X, X)
     with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):

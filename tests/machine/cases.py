@@ -169,7 +169,7 @@ def matmul(
         out = padded(m, n, left, unit, dtype=result_dtype(x.dtype), device=device)
         before, scales = (x.clone(), w.clone()), scales_of(x, w, seed, kernel.by_block)
         with grids_of(programs):
-            launch = kernel.launch(x, w, out, config, scales)
+            launch = kernel.prepare(x, w, out, config, scales)
         for kept in workspace.KEPT.values():
             kept.partials.fill_(math.nan)
 
@@ -214,7 +214,8 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     bm, bn, bk = config.block_m, config.block_n, config.block_k
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
-    steps, even = config.num_stages + 2, "EVEN_K" in kernel.jit.arg_names
+    arguments = kernel.example(config, DTYPES[dtype]).args
+    steps, even = config.num_stages + 2, "EVEN_K" in arguments
     config = config.changed(gang_m=min(config.gang_m, 2), gang_n=min(config.gang_n, 2))  # the same code
     for number, variant in enumerate(kernel.variants(config)):
         gang = variant.gang_m * variant.gang_n
@@ -222,7 +223,7 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         for k in (steps * bk, steps * bk + 16)[0 if even else 1 :]:
             yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 * gang if several else gang, unit=16)
         more = dict(thorough=True)
-        if "GROUP" in kernel.jit.arg_names:
+        if "GROUP" in arguments:
             two = variant.changed(group_m=2)
             sizes = (2 * variant.gang_m + 1) * bm - 1, variant.gang_n * bn + 16, 2 * bk
             yield matmul(kernel, two, dtype, sizes, 3 * gang, unit=16, thorough=number > 0 or dtype != "bf16")
@@ -239,9 +240,9 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         sizes = rows[3], (2 * variant.gang_n + 1) * bn, 3 * bk
         yield matmul(kernel, across, dtype, sizes, (2 if few else 3) * gang, slots=slots, **more)
         programs = (2 + 3 * (number % 2)) * gang
-        columns = bn + (8 if "out_desc" in kernel.jit.arg_names else 1)  # TMA stores whole 16 bytes
+        columns = bn + (8 if "out_desc" in arguments else 1)  # TMA stores whole 16 bytes
         yield matmul(kernel, variant, dtype, (rows[4], columns, 3 * bk), programs, slots=2 * gang, **more)
-        if "x_desc" not in kernel.jit.arg_names:  # TMA wants aligned rows
+        if "x_desc" not in arguments:  # TMA wants aligned rows
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
 
 
@@ -266,7 +267,7 @@ def gated(config: Config, dtype: str, **more) -> Case:
         scales = (of_x, interleaved(of_gate, of_up).T) if is_fp8 else None
         out = torch.full((m, f), math.nan, dtype=result_dtype(x.dtype))
         with grids_of(2):
-            launch = gated_matmul.launch(x, interleaved(gate, up), out, config, scales)
+            launch = gated_matmul.prepare(x, interleaved(gate, up), out, config, scales)
         scaled_x = x.double() * of_x
         exact_gate = scaled_x @ (gate.double() * of_gate).T
         exact_up = scaled_x @ (up.double() * of_up).T

@@ -242,7 +242,7 @@ def subjects() -> dict[str, tuple]:
     case."""
     kernel, ring_kernel = (
         SimpleNamespace(
-            name=name, by_block=False, launch=lambda *given, name=name: getattr(OURS, name).matmul.launch(*given)
+            name=name, by_block=False, prepare=lambda *given, name=name: getattr(OURS, name).matmul.prepare(*given)
         )
         for name in ("warpgroup", "decode_ring")
     )

@@ -377,10 +377,11 @@ def make_place():
 
 def variant_of(launch) -> str | None:
     """Return what tells the binary of `launch` from others of its kernel. The interpreter has none."""
-    from kernels.contract import interpreted
+    from triton.runtime import JITFunction
+
     from kernels.machine.compile import binary_key
 
-    if interpreted(launch.kernel):
+    if not isinstance(launch.kernel, JITFunction):
         return None
     major, minor = CARDS[os.environ[NAMED]]
     with host_alone():
