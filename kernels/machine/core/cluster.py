@@ -103,7 +103,7 @@ def check_end(cta) -> None:
     def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
         if agent in others and known.item(KNOWN, agent) < epoch:
             message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent]} may still access its shared memory"
-            byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
+            byte = None if places is None else int(np.argmax(places))
             raise RaceError(message, shared, byte, agent)
 
     for number in np.unique(shared.writes).tolist():

@@ -34,7 +34,7 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
     return lanes_of(w)[:, None], each_byte(at, size)
 
 
-def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
+def read_local(w, at: np.ndarray, size: int, instruction, *ignored) -> np.ndarray:
     """[n, size] bytes for the n active lanes, from local memory, or from the launch's parameters if addresses are
     theirs."""
     if (at >= PARAMETERS).any():
@@ -51,7 +51,7 @@ def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     return image[each_byte(offsets, size)]
 
 
-def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -> None:
+def write_local(w, at: np.ndarray, data: np.ndarray, instruction, *ignored) -> None:
     w.local[_places(w, at, data.shape[1], instruction)] = data
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.faults import TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS
-from ..core.order import GLOBAL, GRANULE, SHARED, Agent
+from ..core.order import GLOBAL, SHARED, Agent
 from ..core.program import effect, family, lanes_of
 from ..core.registers import names_in
 from ..core.warp import Event
@@ -91,7 +91,8 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
     return find
 
 
-def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
+def _places(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
+    """The bytes of shared memory that a box at an address takes."""
     shared = cta.shared
     end = address + tensor_map.bytes
     if address % unit or (tensor_map.swizzle == 3 and address % 1024):
@@ -99,7 +100,7 @@ def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
     if address < 0 or end > len(shared.data):
         problem = f"TMA is given shared memory at {address}, the CTA has {len(shared.data)} bytes"
         raise TmaError(problem, shared, address)
-    return slice(address // GRANULE, end // GRANULE)
+    return slice(address, end)
 
 
 @family("cp.async.bulk", "cp.reduce.async.bulk")
@@ -161,14 +162,12 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
     # Like the write, the read may be under way until somebody has waited for the load.
     number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
-    if part.region is w.cta.shared:
-        part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
-    else:
-        machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
+    row = SHARED if part.region is w.cta.shared else GLOBAL
+    part.region.note_read(part.offsets, w.clock, row, number, inst)
     box = part.map
-    g = _granules(cta, box, address, unit)
-    shared.note_write(g, w.clock, SHARED, number, inst)
-    shared.data[address : address + box.bytes] = EMPTY
+    places = _places(cta, box, address, unit)
+    shared.note_write(places, w.clock, SHARED, number, inst)
+    shared.data[places] = EMPTY
     mbarrier.flying += box.bytes
 
     def land():
@@ -218,7 +217,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         stored = set()
         for lane in lanes_of(w):
             address = int(source(w)[lane])
-            part = find(w, lane, ledger.note(reader, epoch, w, inst, generic=False))
+            number = ledger.note(reader, epoch, w, inst, generic=False)
+            part = find(w, lane, number)
             copied = address, part.region.number, part.offsets.tobytes()
             if copied in stored and not operation:  # all lanes store the same, as in CUTLASS's DSL: nobody can tell
                 continue
@@ -227,8 +227,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
-            g = _granules(w.cta, part.map, address, unit)
-            w.cta.shared.note_read(g, w.clock, SHARED, reader, epoch, inst)
+            places = _places(w.cta, part.map, address, unit)
+            w.cta.shared.note_read(places, w.clock, SHARED, number, inst)
             _store_part(w, part, address, inst, operation)
         w.tick()
 
@@ -256,8 +256,8 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
         clock = clock.knowing(others)
     part.region.check_covered(part.offsets, inst)
     if operation and part.region.empty is not None:
-        machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
-    machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
+        part.region.note_read(part.offsets, clock, GLOBAL, number, inst)
+    part.region.note_write(part.offsets, clock, GLOBAL, number, inst)
     pieces = []
 
     def write():
