@@ -109,7 +109,7 @@ def check_end(cta) -> None:
     for number in np.unique(shared.writes).tolist():
         access = shared.ledger.accesses[number]
         check(access.agent, access.epoch, shared.writes == number)
-    for row, epochs in enumerate(np.abs(shared.reads)):
+    for row, epochs in enumerate(np.abs(shared.reads.T)):
         last = epochs.max(initial=0)
         check(shared.first + row, last, epochs == last)
     for agent, epoch in cta.reached_by.items():

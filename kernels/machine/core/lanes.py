@@ -36,6 +36,15 @@ class Entry(NamedTuple):
             return self.places.start, self.places.stop
         return self.places.min(), self.places.max() + 1
 
+    @property
+    def lanes(self) -> np.ndarray:
+        """The lane of each byte."""
+        if isinstance(self.places, slice):
+            size = (self.places.stop - self.places.start) // len(self.who)
+        else:
+            size = self.places.shape[1]
+        return np.repeat(self.who, size)
+
 
 class Notes:
     """The lanes that last accessed each byte of a memory, and the epoch, below 0 of a strong access."""
@@ -45,21 +54,18 @@ class Notes:
     """Both have an item for each byte, once they are looked at."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
         self.clear()
 
     def clear(self) -> None:
         """Forget what all lanes know."""
-        self.entries.clear()
+        self.entries: list[Entry] = []
         self.latest = 0
-        self.start = self.stop = 0  # all entries since then lie between
+        self.start = self.stop = None  # all entries since then lie between
 
     def put(self, entry: Entry) -> None:
         start, stop = entry.span
-        if not self.latest:
-            self.start = start
-        self.start = min(self.start, start)
-        self.stop = max(self.stop, stop)
+        self.start = min(self.start, start) if self.latest else start
+        self.stop = max(self.stop, stop) if self.latest else stop
         self.entries.append(entry)
         self.latest = entry.epoch
 
@@ -74,7 +80,7 @@ class Notes:
 
     def _settle(self, entry: Entry, met: int, writes: bool) -> None:
         places = entry.places
-        bits = BITS[spread(entry)]
+        bits = BITS[entry.lanes]
         if not isinstance(places, slice):
             places = places.reshape(-1)
             if writes:  # lanes that store to one place by one instruction
@@ -90,13 +96,6 @@ class Notes:
             bits = np.where(np.abs(self.epochs[places]) > met, self.lanes[places], 0) | bits
         self.lanes[places] = bits
         self.epochs[places] = -entry.epoch if entry.strong else entry.epoch
-
-
-def spread(entry: Entry) -> np.ndarray:
-    """The lane of each byte."""
-    if isinstance(entry.places, slice):
-        return np.repeat(entry.who, (entry.places.stop - entry.places.start) // len(entry.who))
-    return np.repeat(entry.who, entry.places.shape[1])
 
 
 class Lanes:
@@ -202,7 +201,7 @@ class Lanes:
         highest = epochs.max()
         if highest <= self.met:
             return
-        who = spread(entry)
+        who = entry.lanes
         held = notes.lanes[entry.places].reshape(-1)
         late = np.zeros(len(who), np.uint32)
         for epoch in set(epochs[epochs > self.met].tolist()):

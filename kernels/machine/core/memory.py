@@ -84,25 +84,20 @@ class Noted:
         self.data = data
         self.number = number
         self.writes = np.zeros(len(data), np.int32)
-        self.reads = np.zeros((*readers, len(data)), np.int32)
+        self.reads = np.zeros((len(data), *readers), np.int32)
         self.releases = Releases()
 
     def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
         """Raise BoundsError unless all accesses, of `size` bytes each, are inside and at multiples of `unit`."""
         if isinstance(places, slice):
-            lowest = places.start
-            highest = places.stop - size
-            every = range(lowest, places.stop, size)[:2]  # the others are as far apart
+            every = range(places.start, places.stop, size)
+            every = [*every[:2], every[-1]]  # the others are as far apart
         else:
             every = places[:, 0].tolist()
-            lowest = min(every)
-            highest = max(every)
-        if lowest < 0 or highest + size > len(self.data):
-            wrong = highest
-            if lowest < 0:
-                wrong = lowest
-            message = f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes"
-            raise BoundsError(message, self, wrong)
+        for at in min(every), max(every):
+            if not 0 <= at <= len(self.data) - size:
+                message = f"{instruction}: byte {at} of {self.name} of {len(self.data)} bytes"
+                raise BoundsError(message, self, at)
         for at in every:
             if at % unit:
                 message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
@@ -182,23 +177,21 @@ class Shared(Noted):
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
         self.compare(self.writes, places, clock, row, number, instruction, READS)
         read = self.ledger.accesses[number]
-        self.reads[read.agent - self.first, places] = -read.epoch if read.scope else read.epoch
+        self.reads[places, read.agent - self.first] = -read.epoch if read.scope else read.epoch
 
     def note_write(
         self, places: Places, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None
     ) -> None:
         """`of_writers`: a clock that knows more of other writes than `clock`."""
         self.compare(self.writes, places, of_writers or clock, row, number, instruction, OVERWRITES)
-        reads = self.reads[:, places]
+        reads = self.reads[places]
         if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        known = clock.of(self.first, len(reads), min(row, KNOWN))
-        axes = [1] * (reads.ndim - 1)
-        late = reads > known.reshape(-1, *axes)
-        for reader in np.flatnonzero(late.any(tuple(range(1, late.ndim)))).tolist():
-            bytes_late = self.bytes_at(places, late[reader])
+        late = reads > clock.of(self.first, reads.shape[-1], min(row, KNOWN))
+        for reader in np.unique(late.nonzero()[-1]).tolist() if late.any() else ():
+            bytes_late = self.bytes_at(places, late[..., reader])
             agent = self.first + reader
-            if self.is_known(agent, int(reads[reader][late[reader]].max()), clock, bytes_late, wrote=False):
+            if self.is_known(agent, reads[..., reader].max(), clock, bytes_late, wrote=False):
                 continue
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
             raise RaceError(message, self, bytes_late.item(0), agent)

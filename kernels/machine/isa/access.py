@@ -29,7 +29,7 @@ from ..core.memory import (
 from ..core.order import GENERIC, SCOPES, Clock, joined
 from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
 from ..core.registers import LANES, bits, numpy_name
-from .local import parameter, read_local, write_local
+from .local import read_local, write_local
 
 SPACES = {
     "global": "global",
@@ -286,10 +286,6 @@ def _form(inst) -> tuple[str, str | None, Strong | None]:
 def load(program, inst):
     kind, space, strong = _form(inst)
     registers, where_text = inst.args[:2]
-    if space == "param":
-        load_parameter = parameter(program, where_text, registers, kind)
-        if load_parameter:
-            return load_parameter
     where = program.address(where_text)
     puts = program.puts(registers, kind)
     dtype = np.dtype(numpy_name(kind))
@@ -297,12 +293,9 @@ def load(program, inst):
 
     def run(w):
         at = chosen(w, where(w))
-        if space:
-            data = READ[space](w, at, size, inst, strong, space)
-        else:
-            data = np.zeros((len(at), size), np.uint8)
-            for part, which, offsets in parts(w, space, at):
-                data[which] = READ[part](w, offsets, size, inst, strong, part)
+        data = np.zeros((len(at), size), np.uint8)
+        for part, which, offsets in parts(w, space, at):
+            data[which] = READ[part](w, offsets, size, inst, strong, part)
         words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
         for put, word in zip(puts, words, strict=True):
             put(w, word)

@@ -6,8 +6,6 @@ itself. The machine itself does what `vprintf` and `__assertfail` do, which CUDA
 
 import re
 import struct
-from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from ..core import divergence
 from ..core.faults import AssertError, BoundsError, UnknownError
 from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
 from ..core.program import family, lanes_of
-from ..core.registers import LANES, bits, numpy_name
+from ..core.registers import LANES
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, bytes, to) in local memory."""
@@ -60,31 +58,6 @@ def copy(w, copies: Copies) -> None:
     lanes = lanes_of(w)
     for source, size, target in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
-
-
-def parameter(program, where: str, registers: str, kind: str) -> Callable | None:
-    """The load of a launch's parameter; None where the parameter is a call's."""
-    match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where)
-    if not match or match[1] not in program.kernel.parameters:
-        return None
-    name = match[1]
-    puts = program.puts(registers, kind)
-    first = int(match[2] or 0)
-    size = len(puts) * bits(kind) // 8
-    if first + size > program.kernel.parameters[name]:
-        raise UnknownError(f"bytes from {first} of parameter {name}")
-
-    @lru_cache(maxsize=2)  # all of its warps get the same
-    def numbers(launch) -> list[np.ndarray]:
-        start = launch.addresses[name] - PARAMETERS + first
-        words = launch.image[start : start + size].copy().view(numpy_name(kind))
-        return [np.full(LANES, word) for word in words]
-
-    def load(w):
-        for put, values in zip(puts, numbers(w.cta.launch), strict=True):
-            put(w, values)
-
-    return load
 
 
 VARIABLE = re.compile(r"[^\s(),]+")
