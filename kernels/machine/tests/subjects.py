@@ -66,13 +66,6 @@ def skip(y, out, scale, ignored, N: tl.constexpr):
 
 
 @triton.jit
-def choose(x, y, out):
-    """LLVM makes it one load, from the address of either parameter."""
-    value = tl.load(x) if tl.program_id(0) % 2 == 0 else tl.load(y)
-    tl.store(out + tl.program_id(0), value)
-
-
-@triton.jit
 def forget(out, turns):
     """Triton's loop keeps `before` at 0."""
     now = 0
@@ -117,11 +110,6 @@ def turns(counter, last):
 
 
 @triton.jit
-def spin():
-    tl.inline_asm_elementwise("LOOP: bra LOOP;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
 def lowest(x, out, N: tl.constexpr):
     tl.store(
         out,
@@ -156,14 +144,6 @@ def shift_row(x, out, N: tl.constexpr):
 def add_up(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.atomic_add(out + i, tl.load(x + tl.program_id(0) * N + i), sem="relaxed")
-
-
-@triton.jit
-def clip(x, out, N: tl.constexpr):
-    i = tl.arange(0, N)
-    asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
-    clipped = tl.inline_asm_elementwise(asm, "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1)
-    tl.store(out + i, clipped)
 
 
 @triton.jit
@@ -301,11 +281,6 @@ def of_pruned(keep: int) -> tuple:
     tune = triton.autotune([triton.Config({})], key=[], prune_configs_by=dict(early_config_prune=complete))
     x = torch.arange(N).float()
     return tune(shift_row), (1,), dict(x=x, out=torch.zeros(N)), dict(out=x + 1)
-
-
-def of_clip() -> tuple:
-    x = torch.arange(N).float()
-    return clip, (1,), (x, torch.ones(N), N), dict(out=x.clamp(max=15))
 
 
 def of_place(n: int, block: int) -> tuple:

@@ -83,7 +83,6 @@ MODULE = """
 .extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e) .noreturn;
 .global .align 1 .b8 text[9] = {37, 117, 32, 37, 46, 49, 102, 33};
 .global .align 1 .b8 wrong[6] = {119, 114, 111, 110, 103};
-.global .align 4 .b32 table[4] = {10, 0xFFFFFFFF, 30};
 .func (.param .b32 func_retval0) half(.param .b32 half_param_0);
 .func (.param .align 8 .b8 func_retval0[8]) both(.param .b32 both_param_0, .param .b32 both_param_1)
 {
@@ -128,12 +127,6 @@ def test_local_memory():
     (out,) = run(f"{body}\n{STORE}", words(32))
     assert out.tolist() == [lane if lane % 4 == 1 else 2 for lane in range(32)]
     faults("local byte 16, a thread has 16", body.replace("[depot+4]", "[depot+16]"), words(1))
-
-
-def test_variables_of_the_module():
-    (out,) = run("ld.global.v2.b32 {%r1, %r2}, [table]; mov.b64 %d3, table; ld.global.b32 %r3, [%d3+8];"
-                 f"add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r3;\n{STORE}", words(32), module=MODULE)  # fmt: skip
-    assert out[0] == 39
 
 
 CALLS = {
