@@ -44,7 +44,6 @@ class Machine:
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of a module's variables, by device
         self.problems: list[str] = []  # in the code of the launches, found without running it
-        self.printed: list[str] = []  # what the kernels print
         self.hosts: list[Any] = []
         """Threads of the host. Each has `begin(width)`, and `steps`, a generator that yields between two steps."""
         self.events: dict[Event, None] = {}  # under way
