@@ -69,13 +69,14 @@ class Cluster:
         `size` bytes at each lie."""
         if len(self.ctas) == 1:
             shared = self.ctas[0].shared
-            yield shared, EVERY, shared.places(at, size, instruction)
+            yield shared, EVERY, shared.places(at, size, instruction, min(size, 16))
             return
         ranks = at >> WINDOW_BITS
         for rank in np.unique(ranks).tolist():
             which = ranks == rank
             cta, _ = self.locate(at[which].item(0))
-            yield cta.shared, which, cta.shared.places(at[which] % (1 << WINDOW_BITS), size, instruction)
+            offsets = at[which] % (1 << WINDOW_BITS)
+            yield cta.shared, which, cta.shared.places(offsets, size, instruction, min(size, 16))
 
     @property
     def warps(self) -> list[Any]:

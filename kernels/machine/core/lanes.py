@@ -47,13 +47,15 @@ class Entry(NamedTuple):
 
 
 class Notes:
-    """The lanes that last accessed each byte of a memory, and the epoch, below 0 of a strong access."""
+    """The lanes that last wrote, or read, each byte of a memory, and the epoch, below 0 of a strong access."""
 
     epochs: np.ndarray
     lanes: np.ndarray | None = None
     """Both have an item for each byte, once they are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Any, wrote: bool):
+        self.memory = memory
+        self.wrote = wrote
         self.clear()
 
     def clear(self) -> None:
@@ -69,21 +71,22 @@ class Notes:
         self.entries.append(entry)
         self.latest = entry.epoch
 
-    def settle(self, size: int, met: int, *, writes: bool) -> None:
+    def settle(self, met: int) -> None:
         """Look at what was accessed since the lanes met."""
         if self.lanes is None:
+            size = len(self.memory.data)
             self.epochs = np.zeros(size, np.int32)
             self.lanes = np.zeros(size, np.uint32)
         for entry in self.entries:
-            self._settle(entry, met, writes)
+            self._settle(entry, met)
         self.entries.clear()
 
-    def _settle(self, entry: Entry, met: int, writes: bool) -> None:
+    def _settle(self, entry: Entry, met: int) -> None:
         places = entry.places
         bits = BITS[entry.lanes]
         if not isinstance(places, slice):
             places = places.reshape(-1)
-            if writes:  # lanes that store to one place by one instruction
+            if self.wrote:  # lanes that store to one place by one instruction
                 self.lanes[places] = 0
                 np.bitwise_or.at(self.lanes, places, bits)
                 bits = self.lanes[places]
@@ -92,7 +95,7 @@ class Notes:
             else:  # of lanes that load one element by one instruction, the lowest stands for all
                 places = places[::-1]
                 bits = bits[::-1]
-        if not writes:
+        if not self.wrote:
             bits = np.where(np.abs(self.epochs[places]) > met, self.lanes[places], 0) | bits
         self.lanes[places] = bits
         self.epochs[places] = -entry.epoch if entry.strong else entry.epoch
@@ -157,7 +160,7 @@ class Lanes:
         if memory not in noted:
             return False
         notes = noted[memory]
-        notes.settle(len(memory.data), self.met, writes=wrote)
+        notes.settle(self.met)
         return not (notes.lanes[places] & BITS[:LANES][~lanes].sum(dtype=np.uint32)).any()
 
     def late(self, epoch: int) -> np.ndarray:
@@ -176,16 +179,15 @@ class Lanes:
         self.latest = epoch
         self.each[... if who[0] == COLLECTIVE else who] = epoch
         entry = Entry(places, who, epoch, strong)
-        self._check(self.writes, memory, entry, instruction, writes, "wrote")
+        self._check(self.writes.get(memory), entry, instruction, "overwrites" if writes else "reads")
         if writes:
-            self._check(self.reads, memory, entry, instruction, writes, "read")
+            self._check(self.reads.get(memory), entry, instruction, "overwrites")
         noted = self.writes if writes else self.reads
         if memory not in noted:
-            noted[memory] = Notes()
+            noted[memory] = Notes(memory, writes)
         noted[memory].put(entry)
 
-    def _check(self, noted: dict[Any, Notes], memory, entry: Entry, instruction, writes: bool, did: str) -> None:
-        notes = noted.get(memory)
+    def _check(self, notes: Notes | None, entry: Entry, instruction, does: str) -> None:
         if notes is None:
             return
         if notes.latest <= self.met and not self.parted:
@@ -193,7 +195,7 @@ class Lanes:
         start, stop = entry.span
         if notes.latest <= self.met or stop <= notes.start or notes.stop <= start:
             return
-        notes.settle(len(memory.data), self.met, writes=noted is self.writes)
+        notes.settle(self.met)
         epochs = notes.epochs[entry.places].reshape(-1)
         if entry.strong:
             epochs = np.maximum(epochs, 0)  # strong accesses conflict with none of their kind
@@ -206,13 +208,14 @@ class Lanes:
         late = np.zeros(len(who), np.uint32)
         for epoch in set(epochs[epochs > self.met].tolist()):
             late = np.where(epochs == epoch, held & self.late(epoch)[who], late)
-        if did == "wrote":  # of lanes that stored the same by one instruction, each knows its own
+        if notes.wrote:  # of lanes that stored the same by one instruction, each knows its own
             late[held & BITS[who] == BITS[who]] = 0
         if not late.any():
             return
         first = int(np.argmax(late != 0))
-        byte = np.arange(len(memory.data))[entry.places].reshape(-1).item(first)
-        does = "overwrites" if writes else "reads"
+        memory = notes.memory
+        byte = np.arange(len(memory.data))[entry.places].item(first)
+        did = "wrote" if notes.wrote else "read"
         text = f"{instruction} {does} {memory.name} that another lane of the warp {did}, with no order between"
         if epochs[first] <= self.shuffled:
             raise LanesError(f"{text} but a shuffle or a vote", memory, byte, self.agent)

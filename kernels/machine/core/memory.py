@@ -87,13 +87,16 @@ class Noted:
         self.reads = np.zeros((len(data), *readers), np.int32)
         self.releases = Releases()
 
-    def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
-        """Raise BoundsError unless all accesses, of `size` bytes each, are inside and at multiples of `unit`."""
-        if isinstance(places, slice):
+    def places(self, at: Addresses, size: int, instruction, unit: int) -> Places:
+        """The bytes of accesses, of `size` bytes each. Raises BoundsError unless all are inside and at multiples of
+        `unit`."""
+        places = in_a_row(at, size)
+        if places is None:
+            places = each_byte(at, size)
+            every = at.tolist()
+        else:
             every = range(places.start, places.stop, size)
             every = [*every[:2], every[-1]]  # the others are as far apart
-        else:
-            every = places[:, 0].tolist()
         for at in min(every), max(every):
             if not 0 <= at <= len(self.data) - size:
                 message = f"{instruction}: byte {at} of {self.name} of {len(self.data)} bytes"
@@ -102,6 +105,7 @@ class Noted:
             if at % unit:
                 message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
                 raise BoundsError(message, self, at)
+        return places
 
     def load(self, places: Places, size: int) -> Rows:
         return self.data[places].reshape(-1, size)
@@ -162,13 +166,6 @@ class Shared(Noted):
         super().__init__(ledger, data, number, readers)
         self.first = first
         self.replicas = Replicas()
-
-    def places(self, at: Addresses, size: int, instruction) -> Places:
-        places = in_a_row(at, size)
-        if places is None:
-            places = each_byte(at, size)
-        self.check_bounds(places, size, min(size, 16), instruction)
-        return places
 
     def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
         numbers = self.writes[places]
@@ -264,14 +261,6 @@ class GlobalMemory:
     def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
         """Yield each array that addresses are in, which of the addresses these are, and where in it the `size` bytes at
         each lie. Addresses must be multiples of `unit`, by default of `size`."""
-        row = in_a_row(at, size)
-        if row:
-            region = self.region(row.start, instruction)
-            start = row.start % (1 << REGION_BITS)
-            places = slice(start, start + size * len(at))
-            region.check_bounds(places, size, unit or size, instruction)
-            yield region, EVERY, places
-            return
         numbers = at >> REGION_BITS
         touched = sorted(set(numbers.tolist()))
         for number in touched:
@@ -280,9 +269,7 @@ class GlobalMemory:
                 which = numbers == number
             addresses = at[which]
             region = self.region(addresses.item(0), instruction)
-            places = each_byte(addresses - (number << REGION_BITS), size)
-            region.check_bounds(places, size, unit or size, instruction)
-            yield region, which, places
+            yield region, which, region.places(addresses - (number << REGION_BITS), size, instruction, unit or size)
 
     def add_map(self, tensor_map: bytes) -> int:
         """Add a tensor map that the host passes to a kernel, and return its address."""

@@ -57,7 +57,7 @@ def copy(program, inst):
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
         copies = w.group("cp.async")
         number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
-        target_places = cta.shared.places(target, size, inst)
+        target_places = cta.shared.places(target, size, inst, size)
         cta.shared.note_write(target_places, w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
         parts = []

@@ -253,8 +253,7 @@ def initialise(w, inst, where, count):
             continue
         if not 1 <= arrivals <= MOST:
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
-        shared.places(np.array([at]), 8, inst)
-        places = slice(at, at + 8)
+        places = shared.places(np.array([at]), 8, inst, 8)
         shared.note_write(places, w.clock, GENERIC, 0, inst)
         # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
