@@ -1,4 +1,4 @@
-"""A scan, a histogram and sorting: kernels whose threads, or programs, must agree on an order."""
+"""A scan and sorting: kernels whose threads, or programs, must agree on an order."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -40,20 +40,6 @@ def look_back_scan() -> Trial:
     shared = dict(totals_ptr=counters(6), flags_ptr=counters(6), tickets_ptr=counters())
     args = dict(x_ptr=x, out_ptr=torch.empty_like(x), **shared, BLOCK=128, num_warps=4)
     return Trial(look_back_kernel, (6,), args, dict(out_ptr=x.cumsum(0)))
-
-
-@triton.jit
-def histogram_kernel(x_ptr, out_ptr, count, BINS: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + place, place < count, 0)
-    tl.atomic_add(out_ptr + tl.arange(0, BINS), tl.histogram(x, BINS, place < count), sem="relaxed")
-
-
-@trial
-def histogram() -> Trial:
-    x = whole(900, low=0, high=63, dtype=torch.int32)
-    args = dict(x_ptr=x, out_ptr=counters(64), count=900, BINS=64, BLOCK=512, num_warps=4)
-    return Trial(histogram_kernel, (2,), args, dict(out_ptr=x.bincount(minlength=64)))
 
 
 @triton.jit
