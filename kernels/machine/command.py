@@ -132,19 +132,16 @@ def judge_each(
                     given[word] = getattr(options, word)
                 verdict = check(kernel, grid, args, **given)
             except ValueError as error:
-                title = ""
-                text = f"{error}; {said_in(printed)}".removesuffix("; ")
+                text = f"{name}  case {number}\n    {error}; {said_in(printed)}".removesuffix("; ")
                 is_bad = True
             else:
-                title = f"  {verdict.instructions} instructions  {verdict.seconds:.1f} s"
-                text = str(verdict)
+                text = verdict.under(f"{name}  case {number}")
                 is_bad = not verdict
                 printed.seek(0)
                 os.write(stderr, printed.read())
             finally:
                 os.dup2(stderr, 2)
-            indented = text.replace("\n", "\n    ")
-            sender.send((number, f"{name}  case {number}{title}\n    {indented}\n", is_bad))
+            sender.send((number, f"{text}\n", is_bad))
             if is_bad and options.trace:
                 break
     finally:

@@ -23,6 +23,12 @@ class Sm(NamedTuple):
         return max(self.count * fitting // program.cluster, 1) * program.cluster
 
 
+def capability(arch: str) -> int:
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[arch]
+
+
 ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
 SMS = {
     80: Sm(108, 64, 32, 167_936),

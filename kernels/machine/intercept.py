@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from .arguments import tensors_of
 from .compile import Call, compile_for
-from .gpus import ARCHITECTURES, RESERVED, SMS
+from .gpus import RESERVED, SMS, capability
 from .pretend import OnCpu, begin, is_hosts, patches
 from .trial import Trial
 from .verdict import Verdict, check
@@ -61,9 +61,7 @@ class Launch:
         return self.file, self.line
 
     def __str__(self) -> str:
-        title = f"{self.kernel}  {Path(self.file).name}:{self.line}  {self.verdict.instructions} instructions"
-        text = str(self.verdict).replace("\n", "\n    ")
-        return f"{title}  {self.verdict.seconds:.1f} s\n    {text}"
+        return self.verdict.under(f"{self.kernel}  {Path(self.file).name}:{self.line}")
 
 
 class launches:  # noqa: N801 (it is used as a function)
@@ -85,9 +83,8 @@ class launches:  # noqa: N801 (it is used as a function)
         empty: Sequence[str] = (),
         **options: Any,
     ):
-        if arch not in ARCHITECTURES:
-            raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
         self.arch = arch
+        self.target = capability(arch)
         self.sms = sms
         self.raises = raises
         self.options = options
@@ -139,7 +136,7 @@ class launches:  # noqa: N801 (it is used as a function)
         names = [name for name in self.empty if name in kernel.arg_names]
         verdict = check(kernel, grid, args, arch=self.arch, empty=names, row=self.row, **self.options)
         self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
-        return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # cached in memory by Triton by now
+        return compile_for(self.target, Call(kernel, (1,), args))  # cached in memory by Triton by now
 
     def __str__(self) -> str:
         kinds = Counter(launch.verdict.kind for launch in self.verdicts)
@@ -187,10 +184,9 @@ class Patched:
     def begin(self, block: launches) -> None:
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-        target = ARCHITECTURES[block.arch]
         self.stack.enter_context(triton.knobs.compilation.scope())
         triton.knobs.compilation.always_compile = True
-        for stand_in in patches(target, SMS[target].shared_bytes - RESERVED, block.sms):
+        for stand_in in patches(block.target, SMS[block.target].shared_bytes - RESERVED, block.sms):
             self.stack.enter_context(stand_in)
         jit, tune = JITFunction.run, Autotuner.run
 

@@ -7,7 +7,6 @@ descriptor is passed as its tensor map, shape and strides. Two pointers to scrat
 import gc
 import math
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ from .core.program import Program
 from .core.ptx import parse
 from .isa.tensor_map import KINDS, encode
 from .lint import carries_watched, races
-from .ptx_kernel import PtxKernel
+from .ptx_kernel import PtxKernel, number
 
 TARGET = 90
-FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
 REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
 """EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
@@ -131,11 +129,10 @@ def _bits(machine: Machine, kind: str, value: Any) -> int:
     """The number that the launcher puts into a parameter of this Triton type."""
     if kind[0] == "*":
         return address(machine, getattr(value, "base", value))  # of triton.reinterpret, too
-    if kind[:2] in ("fp", "bf"):
-        packed = struct.pack(FLOATS[kind], value)
-        if kind == "bf16":
-            packed = packed[2:]
-        return int.from_bytes(packed, "little")
+    if kind == "bf16":
+        return number(value, "f32") >> 16
+    if kind[:2] == "fp":
+        return number(value, f"f{kind[2:]}")
     return int(value)
 
 

@@ -83,7 +83,7 @@ class PtxKernel:
         return values
 
 
-def number(value: Any, kind: str, address: Callable) -> int:
+def number(value: Any, kind: str, address: Callable | None = None) -> int:
     """The bits of a number, or the address of a tensor, as an integer from 0 on."""
     width = int(kind[1:])
     if kind[0] == "f" or (kind[0] == "b" and isinstance(value, float)):

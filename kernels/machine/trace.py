@@ -18,8 +18,8 @@ from .core.divergence import active
 from .core.faults import FaultError, UninitialisedError
 from .core.launch import Cta
 from .core.machine import Machine
-from .core.memory import REGION_BITS, Shared, Single
-from .core.order import GRANULE
+from .core.memory import REGION_BITS, Noted
+from .core.order import Clock
 from .core.program import Program, Ready, Step
 from .core.ptx import Instruction
 from .core.warp import Event, Warp
@@ -58,14 +58,14 @@ class Observed(Machine):
         self.touches: list[Touch] = []
         self.early: tuple[UninitialisedError, Touch] | None = None
         self.warp: Warp | None = None  # the one that goes on
+        self.watched: Noted | None = None
         self.cta: Cta | None = None  # the one whose shared memory is watched
         self.patient: set[Cta] = set()
         self.trace: list[dict] = []
         self.tracks: set[Warp] = set()
         self.waits: dict[Warp, tuple[Instruction, int]] = {}
         self.under_way: dict[Event, Callable] = {}
-        if place and place[0] < 0:
-            self._watch(self.memory)
+        self.memory.add = partial(self._add_watched, self.memory.add)
 
     def _advance(self, warp: Warp) -> None:
         self.warp = warp
@@ -79,9 +79,9 @@ class Observed(Machine):
                 self.patient.add(cta)
                 for warp in cta.warps:
                     warp.among.access = partial(self._bear, warp.among.access)
-            if self.place and cta.shared.number == self.place[0] and cta is not self.cta:
-                self.cta = cta
                 self._watch(cta.shared)
+                if cta.shared is self.watched:
+                    self.cta = cta
 
     def _bear(self, access: Callable, *args, **more) -> None:
         """Go on with the run behind an early read, whatever lanes of a warp do to each other."""
@@ -91,36 +91,36 @@ class Observed(Machine):
             if not self.early:
                 raise
 
-    def _watch(self, memory) -> None:
-        for name in ("note_read", "note_write"):
-            note = getattr(memory, name)
-            watched = partial(self._note, memory, note, name == "note_write")
-            setattr(memory, name, watched)
+    def _add_watched(self, add: Callable, data: np.ndarray) -> int:
+        address = add(data)
+        self._watch(self.memory.regions[(address >> REGION_BITS) - 1])
+        return address
 
-    def _note(self, memory, note: Callable, writes: bool, *args, **more) -> None:
-        number, byte = self.place
-        is_shared = isinstance(memory, Shared)
-        noted = args
-        if is_shared:
-            noted = (memory, *args)
-        region, g, _, _, who, *_ = noted
-        if region.number == number and is_among(byte, g):
-            agent = who
-            if writes or not is_shared:
-                agent = self.ledger.accesses[who].agent or self.warp.agent
+    def _watch(self, memory: Noted) -> None:
+        """Note the accesses to a memory if the place is in it."""
+        if self.place and memory.number == self.place[0] and memory is not self.watched:
+            self.watched = memory
+            memory.note_read = partial(self._note, memory.note_read, False)
+            memory.note_write = partial(self._note, memory.note_write, True)
+
+    def _note(self, note: Callable, writes: bool, places, clock: Clock, row: int, number: int, inst, *more) -> None:
+        where, byte = self.place
+        if is_among(byte, places):
+            agent = self.ledger.accesses[number].agent or self.warp.agent
             address = byte
-            if not is_shared:
-                address += -number << REGION_BITS
-            inst = next((arg for arg in args if isinstance(arg, Instruction)), None)
+            if where < 0:
+                address += -where << REGION_BITS
             lanes = ()
-            if inst:
+            if isinstance(inst, Instruction):
                 lanes = lanes_at(self.warp, inst, address)
+            else:
+                inst = None
             touch = Touch(writes, agent, self.warp, inst, lanes)
             self.touches.append(touch)
             if writes and self.early:
                 raise SeenError
         try:
-            note(*args, **more)
+            note(places, clock, row, number, inst, *more)
         except FaultError as error:
             if self.early:
                 return
@@ -190,14 +190,10 @@ class Observed(Machine):
         Path(path).write_text(json.dumps(trace))
 
 
-def is_among(byte: int, g: slice | np.ndarray) -> bool:
-    """Whether a byte is in these granules, or one of these bytes."""
-    unit = byte
-    if not isinstance(g, Single):
-        unit //= GRANULE
-    if isinstance(g, slice):
-        return g.start <= unit < g.stop
-    return (g == unit).any()
+def is_among(byte: int, places: slice | np.ndarray) -> bool:
+    if isinstance(places, slice):
+        return places.start <= byte < places.stop
+    return (places == byte).any()
 
 
 def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
@@ -212,8 +208,7 @@ def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
         at = warp.program.address(text)(warp)
         if address < SHARED_BYTES:
             at = at % SHARED_BYTES
-        is_before = at < address + GRANULE
-        nearest = at[takes_part & is_before].max(initial=-WIDEST)
+        nearest = at[takes_part & (at <= address)].max(initial=-WIDEST)
         if address - nearest < WIDEST:
             lanes = np.flatnonzero(takes_part & (at == nearest))
             return tuple(lanes.tolist())

@@ -22,7 +22,7 @@ from .compile import Call, innermost
 from .core.faults import FaultError, UnknownError
 from .core.machine import Machine
 from .core.memory import EMPTY
-from .gpus import ARCHITECTURES, RESERVED, SMS
+from .gpus import RESERVED, SMS, capability
 from .launcher import Compiled, address, compiled, enqueue, whole
 from .processes import forked, received
 from .trace import Observed, SeenError
@@ -52,7 +52,7 @@ class Trial:
     ):
         self.launch = launch
         self.arch = arch
-        self.target = ARCHITECTURES[arch]
+        self.target = capability(arch)
         self.limits = limits
         self.tolerance = tolerance
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []

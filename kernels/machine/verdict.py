@@ -16,7 +16,6 @@ from torch import Tensor
 from . import report
 from .arguments import resolve, whole_numbers
 from .core.faults import UnknownError
-from .gpus import ARCHITECTURES
 from .launcher import old_objects_frozen
 from .ptx_kernel import PtxKernel
 from .trial import Trial
@@ -49,6 +48,10 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
+
+    def under(self, title: str) -> str:
+        text = str(self).replace("\n", "\n    ")
+        return f"{title}  {self.instructions} instructions  {self.seconds:.1f} s\n    {text}"
 
 
 def check(
@@ -97,8 +100,6 @@ def check(
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
     begun = time.perf_counter()
-    if arch not in ARCHITECTURES:
-        raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")

@@ -69,13 +69,14 @@ class Cluster:
         `size` bytes at each lie."""
         if len(self.ctas) == 1:
             shared = self.ctas[0].shared
-            yield shared, EVERY, shared.places(at, size, instruction)
+            yield shared, EVERY, shared.places(at, size, instruction, min(size, 16))
             return
         ranks = at >> WINDOW_BITS
         for rank in np.unique(ranks).tolist():
             which = ranks == rank
             cta, _ = self.locate(at[which].item(0))
-            yield cta.shared, which, cta.shared.places(at[which] % (1 << WINDOW_BITS), size, instruction)
+            offsets = at[which] % (1 << WINDOW_BITS)
+            yield cta.shared, which, cta.shared.places(offsets, size, instruction, min(size, 16))
 
     @property
     def warps(self) -> list[Any]:
@@ -103,13 +104,13 @@ def check_end(cta) -> None:
     def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
         if agent in others and known.item(KNOWN, agent) < epoch:
             message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent]} may still access its shared memory"
-            byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
+            byte = None if places is None else int(np.argmax(places))
             raise RaceError(message, shared, byte, agent)
 
     for number in np.unique(shared.writes).tolist():
         access = shared.ledger.accesses[number]
         check(access.agent, access.epoch, shared.writes == number)
-    for row, epochs in enumerate(np.abs(shared.reads)):
+    for row, epochs in enumerate(np.abs(shared.reads.T)):
         last = epochs.max(initial=0)
         check(shared.first + row, last, epochs == last)
     for agent, epoch in cta.reached_by.items():

@@ -36,48 +36,57 @@ class Entry(NamedTuple):
             return self.places.start, self.places.stop
         return self.places.min(), self.places.max() + 1
 
+    @property
+    def lanes(self) -> np.ndarray:
+        """The lane of each byte."""
+        if isinstance(self.places, slice):
+            size = (self.places.stop - self.places.start) // len(self.who)
+        else:
+            size = self.places.shape[1]
+        return np.repeat(self.who, size)
+
 
 class Notes:
-    """The lanes that last accessed each byte of a memory, and the epoch, below 0 of a strong access."""
+    """The lanes that last wrote, or read, each byte of a memory, and the epoch, below 0 of a strong access."""
 
     epochs: np.ndarray
     lanes: np.ndarray | None = None
     """Both have an item for each byte, once they are looked at."""
 
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
+    def __init__(self, memory: Any, wrote: bool):
+        self.memory = memory
+        self.wrote = wrote
         self.clear()
 
     def clear(self) -> None:
         """Forget what all lanes know."""
-        self.entries.clear()
+        self.entries: list[Entry] = []
         self.latest = 0
-        self.start = self.stop = 0  # all entries since then lie between
+        self.start = self.stop = None  # all entries since then lie between
 
     def put(self, entry: Entry) -> None:
         start, stop = entry.span
-        if not self.latest:
-            self.start = start
-        self.start = min(self.start, start)
-        self.stop = max(self.stop, stop)
+        self.start = min(self.start, start) if self.latest else start
+        self.stop = max(self.stop, stop) if self.latest else stop
         self.entries.append(entry)
         self.latest = entry.epoch
 
-    def settle(self, size: int, met: int, *, writes: bool) -> None:
+    def settle(self, met: int) -> None:
         """Look at what was accessed since the lanes met."""
         if self.lanes is None:
+            size = len(self.memory.data)
             self.epochs = np.zeros(size, np.int32)
             self.lanes = np.zeros(size, np.uint32)
         for entry in self.entries:
-            self._settle(entry, met, writes)
+            self._settle(entry, met)
         self.entries.clear()
 
-    def _settle(self, entry: Entry, met: int, writes: bool) -> None:
+    def _settle(self, entry: Entry, met: int) -> None:
         places = entry.places
-        bits = BITS[spread(entry)]
+        bits = BITS[entry.lanes]
         if not isinstance(places, slice):
             places = places.reshape(-1)
-            if writes:  # lanes that store to one place by one instruction
+            if self.wrote:  # lanes that store to one place by one instruction
                 self.lanes[places] = 0
                 np.bitwise_or.at(self.lanes, places, bits)
                 bits = self.lanes[places]
@@ -86,17 +95,10 @@ class Notes:
             else:  # of lanes that load one element by one instruction, the lowest stands for all
                 places = places[::-1]
                 bits = bits[::-1]
-        if not writes:
+        if not self.wrote:
             bits = np.where(np.abs(self.epochs[places]) > met, self.lanes[places], 0) | bits
         self.lanes[places] = bits
         self.epochs[places] = -entry.epoch if entry.strong else entry.epoch
-
-
-def spread(entry: Entry) -> np.ndarray:
-    """The lane of each byte."""
-    if isinstance(entry.places, slice):
-        return np.repeat(entry.who, (entry.places.stop - entry.places.start) // len(entry.who))
-    return np.repeat(entry.who, entry.places.shape[1])
 
 
 class Lanes:
@@ -159,7 +161,7 @@ class Lanes:
         if memory not in noted:
             return places
         notes = noted[memory]
-        notes.settle(len(memory.data), self.met, writes=wrote)
+        notes.settle(self.met)
         held = notes.lanes[places]
         by_others = held & BITS[:LANES][~lanes].sum(dtype=np.uint32) != 0
         if not wrote:
@@ -182,16 +184,15 @@ class Lanes:
         self.latest = epoch
         self.each[... if who[0] == COLLECTIVE else who] = epoch
         entry = Entry(places, who, epoch, strong)
-        self._check(self.writes, memory, entry, instruction, writes, "wrote")
+        self._check(self.writes.get(memory), entry, instruction, "overwrites" if writes else "reads")
         if writes:
-            self._check(self.reads, memory, entry, instruction, writes, "read")
+            self._check(self.reads.get(memory), entry, instruction, "overwrites")
         noted = self.writes if writes else self.reads
         if memory not in noted:
-            noted[memory] = Notes()
+            noted[memory] = Notes(memory, writes)
         noted[memory].put(entry)
 
-    def _check(self, noted: dict[Any, Notes], memory, entry: Entry, instruction, writes: bool, did: str) -> None:
-        notes = noted.get(memory)
+    def _check(self, notes: Notes | None, entry: Entry, instruction, does: str) -> None:
         if notes is None:
             return
         if notes.latest <= self.met and not self.parted:
@@ -199,7 +200,7 @@ class Lanes:
         start, stop = entry.span
         if notes.latest <= self.met or stop <= notes.start or notes.stop <= start:
             return
-        notes.settle(len(memory.data), self.met, writes=noted is self.writes)
+        notes.settle(self.met)
         epochs = notes.epochs[entry.places].reshape(-1)
         if entry.strong:
             epochs = np.maximum(epochs, 0)  # strong accesses conflict with none of their kind
@@ -207,18 +208,19 @@ class Lanes:
         highest = epochs.max()
         if highest <= self.met:
             return
-        who = spread(entry)
+        who = entry.lanes
         held = notes.lanes[entry.places].reshape(-1)
         late = np.zeros(len(who), np.uint32)
         for epoch in set(epochs[epochs > self.met].tolist()):
             late = np.where(epochs == epoch, held & self.late(epoch)[who], late)
-        if did == "wrote":  # of lanes that stored the same by one instruction, each knows its own
+        if notes.wrote:  # of lanes that stored the same by one instruction, each knows its own
             late[held & BITS[who] == BITS[who]] = 0
         if not late.any():
             return
         first = int(np.argmax(late != 0))
-        byte = np.arange(len(memory.data))[entry.places].reshape(-1).item(first)
-        does = "overwrites" if writes else "reads"
+        memory = notes.memory
+        byte = np.arange(len(memory.data))[entry.places].item(first)
+        did = "wrote" if notes.wrote else "read"
         text = f"{instruction} {does} {memory.name} that another lane of the warp {did}, with no order between"
         if epochs[first] <= self.shuffled:
             raise LanesError(f"{text} but a shuffle or a vote", memory, byte, self.agent)

@@ -18,7 +18,7 @@ from .divergence import choose, run_in_lanes
 from .faults import FaultError, StuckError, TmaError
 from .launch import Cta, Launch
 from .memory import REGION_BITS, GlobalMemory
-from .order import CLUSTER_BITS, GENERIC, GLOBAL, GRANULE, SHARED, Clock, Ledger, joined
+from .order import CLUSTER_BITS, GENERIC, GLOBAL, SHARED, Clock, Ledger, joined
 from .pool import Pool
 from .program import ALL_LANES, LANES, NO_LANES, Program
 from .stall import Stall
@@ -44,7 +44,6 @@ class Machine:
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of a module's variables, by device
         self.problems: list[str] = []  # in the code of the launches, found without running it
-        self.printed: list[str] = []  # what the kernels print
         self.hosts: list[Any] = []
         """Threads of the host. Each has `begin(width)`, and `steps`, a generator that yields between two steps."""
         self.events: dict[Event, None] = {}  # under way
@@ -101,8 +100,7 @@ class Machine:
         self.clusters += 1
         number = self.ledger.note(launch.first << CLUSTER_BITS, 1, "a kernel of torch's")
         region, start = self.memory.region(address, launch), address % (1 << REGION_BITS)
-        granules = slice(start // GRANULE, -(-(start + size) // GRANULE))
-        self.memory.note_write(region, granules, Clock(1), GENERIC, number, launch)
+        region.note_write(slice(start, start + size), Clock(1), GENERIC, number, launch)
         self.launches.append(launch)
         return len(self.launches) - 1
 

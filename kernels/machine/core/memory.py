@@ -1,6 +1,6 @@
 """Shared memory of a CTA, and global memory of all devices.
 
-Each keeps its bytes, and who last wrote and read each granule of 2 bytes. Global memory is made of the arrays that are
+Each keeps its bytes, and who last wrote and read each of them. Global memory is made of the arrays that are
 given to a launch, at made-up addresses far apart: an access outside of all of them is a fault.
 """
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, GRANULE, KNOWN, Clock, Ledger, Releases, Replicas
+from .order import GENERIC, KNOWN, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -21,10 +21,6 @@ LOCAL_WINDOW = 1 << 57  # where a thread's local memory begins
 EVERY = slice(None)
 PARAMETERS = 1 << 30  # the first address of a launch's parameters, of 32 bits as MAPS
 PARAMETER_BYTES = 16  # parameters begin at multiples of it
-
-
-class Single(np.ndarray):
-    """An index of bytes, for accesses to one byte each. Other accesses have an index of granules."""
 
 
 Addresses = np.ndarray
@@ -53,23 +49,11 @@ def steps(count: int, size: int) -> bytes:
 
 
 def in_a_row(at: Addresses, size: int) -> slice | None:
-    """The bytes of accesses that follow one another, as most do; None for other accesses, and for those to single
-    bytes."""
-    if size < GRANULE:
-        return None
+    """The bytes of accesses that follow one another, as most do; None for other accesses."""
     first = at.item(0)
     if (at - first).tobytes() != steps(len(at), size):
         return None
     return slice(first, first + size * len(at))
-
-
-def granules(places: Places, size: int) -> Places:
-    """The granules of accesses to `size` bytes each."""
-    if size < GRANULE:
-        return places.view(Single)
-    if isinstance(places, slice):
-        return slice(places.start // GRANULE, places.stop // GRANULE)
-    return places[:, ::GRANULE] >> GRANULE.bit_length() - 1
 
 
 def starts(places: Places, size: int) -> list[int]:
@@ -79,43 +63,49 @@ def starts(places: Places, size: int) -> list[int]:
     return places[:, ::size].reshape(-1).tolist()
 
 
+READS = "reads {} that {} wrote"
+OVERWRITES = "overwrites {} that {} wrote"
+READ_BEFORE = "overwrites {} that {} reads"
+
+
 class Noted:
-    """A memory that notes who last wrote and read each granule. Where a byte was accessed by itself, its granule is
-    split: the notes on the second byte then stand behind those on all granules."""
+    """A memory that notes who last wrote and read each byte. `note_read` and `note_write` check an access and remember
+    it, by its number in the ledger."""
 
     name: str
-    split: np.ndarray | None = None
+    covered: np.ndarray | None = None
+    """Whether each byte belongs to an argument; None: all do."""
+    empty: np.ndarray | None = None
+    """Whether the host has left each byte uninitialised; None: it has left none so."""
 
     def __init__(self, ledger: Ledger, data: np.ndarray, number: int, *readers: int):
         """`number`: below 0 for global memory, above 0 for shared memory."""
-        count = -(-len(data) // GRANULE) * GRANULE
         self.ledger = ledger
         self.data = data
         self.number = number
-        self.writes = np.zeros(count, np.int32)
-        self.reads = np.zeros((*readers, count), np.int32)
+        self.writes = np.zeros(len(data), np.int32)
+        self.reads = np.zeros((len(data), *readers), np.int32)
         self.releases = Releases()
 
-    def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
-        """Raise BoundsError unless all accesses, of `size` bytes each, are inside and at multiples of `unit`."""
-        if isinstance(places, slice):
-            lowest = places.start
-            highest = places.stop - size
-            every = range(lowest, places.stop, size)[:2]  # the others are as far apart
+    def places(self, at: Addresses, size: int, instruction, unit: int) -> Places:
+        """The bytes of accesses, of `size` bytes each. Raises BoundsError unless all are inside and at multiples of
+        `unit`."""
+        places = in_a_row(at, size)
+        if places is None:
+            places = each_byte(at, size)
+            every = at.tolist()
         else:
-            every = places[:, 0].tolist()
-            lowest = min(every)
-            highest = max(every)
-        if lowest < 0 or highest + size > len(self.data):
-            wrong = highest
-            if lowest < 0:
-                wrong = lowest
-            message = f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes"
-            raise BoundsError(message, self, wrong)
+            every = range(places.start, places.stop, size)
+            every = [*every[:2], every[-1]]  # the others are as far apart
+        for at in min(every), max(every):
+            if not 0 <= at <= len(self.data) - size:
+                message = f"{instruction}: byte {at} of {self.name} of {len(self.data)} bytes"
+                raise BoundsError(message, self, at)
         for at in every:
             if at % unit:
                 message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
                 raise BoundsError(message, self, at)
+        return places
 
     def load(self, places: Places, size: int) -> Rows:
         return self.data[places].reshape(-1, size)
@@ -125,34 +115,18 @@ class Noted:
             rows = rows.reshape(-1)
         self.data[places] = rows
 
-    def index(self, g):
-        """The index in `writes` and `reads` for `g`, which is an index of granules of any kind, or a `Single`."""
-        count = len(self.writes) // GRANULE
-        if isinstance(g, Single):
-            if self.split is None:
-                self.split = np.zeros(count, bool)
-            whole, second = divmod(g.view(np.ndarray), GRANULE)
-            new = whole[~self.split[whole]]
-            self.writes[new + count] = self.writes[new]
-            self.reads[..., new + count] = self.reads[..., new]
-            self.split[new] = True
-            return whole + count * second
-        if self.split is not None:
-            split = self.split[g]
-            if split.any():
-                if isinstance(g, slice):
-                    g = np.arange(g.start, g.stop)
-                return np.concatenate([g.reshape(-1), g[split] + count])
-        return g
+    def bytes_at(self, places: Places, holds: np.ndarray) -> np.ndarray:
+        """Those bytes at `places` for which `holds` is true."""
+        return np.arange(len(self.data))[places][holds]
 
-    def first_byte(self, g, holds: np.ndarray) -> int:
-        """The first byte at `g`, an index that `index` gave, for which `holds` is true."""
-        return self.bytes_at(g, holds).item(0)
-
-    def bytes_at(self, g, holds: np.ndarray) -> np.ndarray:
-        """The first bytes of granules, and bytes, at `g` for which `holds` is true."""
-        second, whole = np.divmod(np.arange(len(self.writes))[g][holds], len(self.writes) // GRANULE)
-        return whole * GRANULE + second
+    def check_covered(self, places: np.ndarray, instruction) -> None:
+        """Raise BoundsError where a byte that is written belongs to no argument. A halo is only read."""
+        if self.covered is None:
+            return
+        inside = self.covered[places]
+        if not inside.all():
+            byte = self.bytes_at(places, ~inside).item(0)
+            raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
     def unknown(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> np.ndarray:
         """Those of some bytes at which a clock does not cover what a warp did: it may cover some of its lanes."""
@@ -161,14 +135,14 @@ class Noted:
         warp = self.ledger.accesses[self.ledger.latest[agent]].by
         return warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
 
-    def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
-        """Raise RaceError if an access that is `noted` at `g` is not ordered before the one that has this number."""
-        numbers = noted[g]
+    def compare(self, noted, places: Places, clock: Clock, row: int, number: int, instruction, did: str) -> None:
+        """Raise RaceError if an access that is `noted` there is not ordered before the one that has this number."""
+        numbers = noted[places]
         scope = self.ledger.accesses[number].scope
         for late in self.ledger.unordered(numbers, clock, row, scope):
-            places = self.bytes_at(g, numbers == late.number)
-            places = self.unknown(late.agent, late.epoch, clock, places, wrote=did == "wrote")
-            if places.size:
+            late_bytes = self.bytes_at(places, numbers == late.number)
+            unknown = self.unknown(late.agent, late.epoch, clock, late_bytes, wrote=noted is self.writes)
+            if unknown.size:
                 break
         else:
             return
@@ -179,8 +153,8 @@ class Noted:
                 missing = "and an mbarrier between them is used with a scope that does not reach so far"
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
-        message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
-        raise RaceError(message, self, places.item(0), late.agent)
+        message = f"{instruction} {did.format(self.name, late)}, {missing}"
+        raise RaceError(message, self, unknown.item(0), late.agent)
 
 
 class Shared(Noted):
@@ -194,45 +168,33 @@ class Shared(Noted):
         self.first = first
         self.replicas = Replicas()
 
-    def places(self, at: Addresses, size: int, instruction) -> Places:
-        places = in_a_row(at, size)
-        if places is None:
-            places = each_byte(at, size)
-        self.check_bounds(places, size, min(size, 16), instruction)
-        return places
-
-    def note_read(self, g, clock: Clock, row: int, agent: int, epoch: int, instruction, strong: int = 0) -> None:
-        """Check and remember a read. `g`: an index of granules, of any kind. `strong`: the number of a strong read, or
-        0."""
-        g = self.index(g)
-        numbers = self.writes[g]
+    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+        numbers = self.writes[places]
         if np.count_nonzero(numbers) < numbers.size:
-            byte = self.first_byte(g, numbers == 0)
+            byte = self.bytes_at(places, numbers == 0).item(0)
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        self.compare(self.writes, g, clock, row, strong, instruction, "reads", "wrote")
-        if strong:
-            epoch = -epoch
-        self.reads[agent - self.first, g] = epoch
+        self.compare(self.writes, places, clock, row, number, instruction, READS)
+        read = self.ledger.accesses[number]
+        self.reads[places, read.agent - self.first] = -read.epoch if read.scope else read.epoch
 
-    def note_write(self, g, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None) -> None:
-        """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
-        g = self.index(g)
-        self.compare(self.writes, g, of_writers or clock, row, number, instruction, "overwrites", "wrote")
-        reads = self.reads[:, g]
+    def note_write(
+        self, places: Places, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None
+    ) -> None:
+        """`of_writers`: a clock that knows more of other writes than `clock`."""
+        self.compare(self.writes, places, of_writers or clock, row, number, instruction, OVERWRITES)
+        reads = self.reads[places]
         if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        known = clock.of(self.first, len(reads), min(row, KNOWN))
-        axes = [1] * (reads.ndim - 1)
-        late = reads > known.reshape(-1, *axes)
-        for reader in np.flatnonzero(late.any(tuple(range(1, late.ndim)))).tolist():
-            places = self.bytes_at(g, late[reader])
+        late = reads > clock.of(self.first, reads.shape[-1], min(row, KNOWN))
+        for reader in np.unique(late.nonzero()[-1]).tolist() if late.any() else ():
+            late_bytes = self.bytes_at(places, late[..., reader])
             agent = self.first + reader
-            places = self.unknown(agent, int(reads[reader][late[reader]].max()), clock, places, wrote=False)
-            if not places.size:
+            unknown = self.unknown(agent, reads[..., reader].max(), clock, late_bytes, wrote=False)
+            if not unknown.size:
                 continue
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, places.item(0), agent)
-        self.writes[g] = number
+            raise RaceError(message, self, unknown.item(0), agent)
+        self.writes[places] = number
 
     def end(self) -> None:
         """Release the memory, which nobody may access any more. It keeps its length."""
@@ -244,25 +206,27 @@ class Region(Noted):
     """An array in global memory."""
 
     name = "global memory"
-    covered: np.ndarray | None = None
-    """Whether each byte belongs to an argument; None: all do."""
-    empty: np.ndarray | None = None
-    """Whether the host has left each byte uninitialised, by the index of `writes`; None: it has left none so."""
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
-    def check_covered(self, places: np.ndarray, instruction) -> None:
-        """Raise BoundsError where a byte that is written belongs to no argument. A halo is only read."""
-        if self.covered is None:
-            return
-        inside = self.covered[places]
-        if not inside.all():
-            every = np.arange(len(self.data))[places]
-            first = int(np.argmin(inside))
-            byte = every.item(first)
-            raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
+    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+        if self.empty is not None:
+            early = self.empty[places] & (self.writes[places] == 0)
+            if early.any():
+                byte = self.bytes_at(places, early).item(0)
+                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", self, byte)
+        self.compare(self.writes, places, clock, row, number, instruction, READS)
+        self.reads[places] = number
+
+    def note_write(
+        self, places: Places, clock: Clock, row: int, number: int, instruction, of_readers: Clock | None = None
+    ) -> None:
+        """`of_readers`: a clock that knows more of reads than `clock`."""
+        self.compare(self.writes, places, clock, row, number, instruction, OVERWRITES)
+        self.compare(self.reads, places, of_readers or clock, min(row, KNOWN), number, instruction, READ_BEFORE)
+        self.writes[places] = number
 
 
 class GlobalMemory:
@@ -285,9 +249,7 @@ class GlobalMemory:
         number = len(self.regions) + 1
         region = Region(self.ledger, data, -number)
         region.covered = self.covered.get(start)
-        if start in self.empty:  # the first bytes of all granules, then the second
-            empty = np.resize(self.empty[start], len(region.writes))
-            region.empty = empty.reshape(-1, GRANULE).T.reshape(-1)
+        region.empty = self.empty.get(start)
         self.regions.append(region)
         return number << REGION_BITS
 
@@ -301,14 +263,6 @@ class GlobalMemory:
     def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
         """Yield each array that addresses are in, which of the addresses these are, and where in it the `size` bytes at
         each lie. Addresses must be multiples of `unit`, by default of `size`."""
-        row = in_a_row(at, size)
-        if row:
-            region = self.region(row.start, instruction)
-            start = row.start % (1 << REGION_BITS)
-            places = slice(start, start + size * len(at))
-            region.check_bounds(places, size, unit or size, instruction)
-            yield region, EVERY, places
-            return
         numbers = at >> REGION_BITS
         touched = sorted(set(numbers.tolist()))
         for number in touched:
@@ -317,29 +271,7 @@ class GlobalMemory:
                 which = numbers == number
             addresses = at[which]
             region = self.region(addresses.item(0), instruction)
-            places = each_byte(addresses - (number << REGION_BITS), size)
-            region.check_bounds(places, size, unit or size, instruction)
-            yield region, which, places
-
-    def note_read(self, region: Region, g, clock, row: int, number: int, instruction) -> None:
-        g = region.index(g)
-        if region.empty is not None:
-            early = region.empty[g] & (region.writes[g] == 0)
-            if early.any():
-                byte = region.first_byte(g, early)
-                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
-        region.compare(region.writes, g, clock, row, number, instruction, "reads", "wrote")
-        region.reads[g] = number
-
-    def note_write(
-        self, region: Region, g, clock, row: int, number: int, instruction, of_readers: Clock | None = None
-    ) -> None:
-        """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
-        g = region.index(g)
-        region.compare(region.writes, g, clock, row, number, instruction, "overwrites", "wrote")
-        of_readers = of_readers or clock
-        region.compare(region.reads, g, of_readers, min(row, KNOWN), number, instruction, "overwrites", "reads")
-        region.writes[g] = number
+            yield region, which, region.places(addresses - (number << REGION_BITS), size, instruction, unit or size)
 
     def add_map(self, tensor_map: bytes) -> int:
         """Add a tensor map that the host passes to a kernel, and return its address."""

@@ -24,8 +24,6 @@ import numpy as np
 GENERIC, KNOWN, SHARED, GLOBAL = range(4)
 UNFENCED = slice(GENERIC, SHARED)
 FOREVER = 2**31 - 1
-GRANULE = 2
-"""Bytes of a granule, the unit in which memory notes accesses."""
 
 
 Agent = IntEnum("Agent", "WARP WGMMA BULK_READS BULK_WRITES CP_ASYNC MBARRIER", start=0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import filterfalse
 from typing import Any
 
@@ -140,13 +139,9 @@ class Warp:
         self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, Clock] = {}  # what strong writes behind fences release, by the fences' scopes
+        self.inits = Clock(self.clock.width)  # of the mbarriers whose initialisation a fence has released
         self.read: dict[Scope, Clock] = {}  # what fences behind relaxed reads acquire, by scope
         self.heard: dict[Any, dict] = {}  # what was released at the last strong read, by its place and kind
-
-    @cached_property
-    def inits(self) -> Clock:
-        """A clock of the mbarriers whose initialisation a fence has released."""
-        return Clock(self.clock.width)
 
     def group(self, kind: str) -> Groups:
         """The operations of a kind that it has under way: "wgmma", "cp.async" or "bulk stores"."""

@@ -24,13 +24,12 @@ from ..core.memory import (
     Rows,
     Which,
     each_byte,
-    granules,
     starts,
 )
 from ..core.order import GENERIC, SCOPES, Clock, joined
 from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
 from ..core.registers import LANES, bits, numpy_name
-from .local import parameter, read_local, write_local
+from .local import read_local, write_local
 
 SPACES = {
     "global": "global",
@@ -111,34 +110,52 @@ def in_lanes(w, rows: Rows) -> Rows:
     return everywhere
 
 
-def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None, together: bool = False) -> Rows:
-    """`together`: all lanes read all of it."""
+def spaces(w, space: str):
+    """What finds the memories that addresses of a space are in."""
+    return w.cta.cluster if space == "shared" else w.cta.machine.memory
+
+
+def read(w, at: Addresses, size: int, instruction, strong: Strong | None, space: str, together: bool = False) -> Rows:
+    """[n, size] bytes of shared or global memory. `together`: all lanes read all of them."""
     who = np.full(len(at), COLLECTIVE) if together else lanes_of(w)
     data = np.zeros((len(at), size), np.uint8)
-    for shared, which, places in w.cta.cluster.places(at, size, instruction):
-        number = 0
-        if strong:
-            number = begin(w, shared.releases, places, instruction, strong)
-        shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
-        w.among.access(shared, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
-        data[which] = shared.load(places, size)
+    for memory, which, places in spaces(w, space).places(at, size, instruction):
+        may_be_copies = space == "global" and not strong
+        if may_be_copies and w.cta.count > 1:
+            _note_copy(w, at[which], places, instruction)
+        number = begin(w, memory.releases, places, instruction, strong)
+        try:
+            memory.note_read(places, w.clock, GENERIC, number, instruction)
+        except RaceError:
+            if not may_be_copies:
+                raise
+            memory.note_read(places, _of_copies(w, at[which], places), GENERIC, number, instruction)
+        w.among.access(memory, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
+        data[which] = memory.load(places, size)
     return data
 
 
-def write_shared(
-    w, at: Addresses, data: Rows, instruction, strong: Strong | None = None, together: bool = False
-) -> None:
+def write(w, at: Addresses, data: Rows, instruction, strong: Strong | None, space: str, together: bool = False) -> None:
     """`together`: all lanes write all of it."""
     who = np.full(len(at), COLLECTIVE) if together else lanes_of(w)
     size = data.shape[1]
-    for shared, which, places in w.cta.cluster.places(at, size, instruction):
+    for memory, which, places in spaces(w, space).places(at, size, instruction):
         rows = data[which]
-        number = begin(w, shared.releases, places, instruction, strong, reads=False)
-        known = _beside(w, shared, at[which] % (1 << WINDOW_BITS), rows, instruction)
-        shared.note_write(granules(places, size), w.clock, GENERIC, number, instruction, known)
-        w.among.access(shared, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
-        shared.store(places, rows)
-        end(w, shared.releases, places, strong)
+        number = begin(w, memory.releases, places, instruction, strong, reads=False)
+        known = None
+        if space == "shared":
+            known = _beside(w, memory, at[which] % (1 << WINDOW_BITS), rows, instruction)
+        try:
+            memory.note_write(places, w.clock, GENERIC, number, instruction, known)
+        except RaceError:
+            if strong or space == "shared":
+                raise
+            known = _of_copies(w, at[which], places)
+            memory.note_write(places, w.clock, GENERIC, number, instruction, known)
+        memory.check_covered(places, instruction)
+        w.among.access(memory, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
+        memory.store(places, rows)
+        end(w, memory.releases, places, strong)
 
 
 def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
@@ -154,46 +171,6 @@ def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
     if before.tobytes() == data[last].tobytes():
         return w.clock.knowing(others)
     return None
-
-
-def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None) -> Rows:
-    memory = w.cta.machine.memory
-    who = lanes_of(w)
-    data = np.zeros((len(at), size), np.uint8)
-    for region, which, places in memory.places(at, size, instruction):
-        if not strong and w.cta.count > 1:
-            _note_copy(w, at[which], places, instruction)
-        number = begin(w, region.releases, places, instruction, strong)
-        g = granules(places, size)
-        try:
-            memory.note_read(region, g, w.clock, GENERIC, number, instruction)
-        except RaceError:
-            if strong:
-                raise
-            memory.note_read(region, g, _of_copies(w, at[which], places), GENERIC, number, instruction)
-        w.among.access(region, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
-        data[which] = region.load(places, size)
-    return data
-
-
-def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | None) -> None:
-    memory = w.cta.machine.memory
-    who = lanes_of(w)
-    size = data.shape[1]
-    for region, which, places in memory.places(at, size, instruction):
-        number = begin(w, region.releases, places, instruction, strong, reads=False)
-        g = granules(places, size)
-        try:
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction)
-        except RaceError:
-            if strong:
-                raise
-            of_readers = _of_copies(w, at[which], places)
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
-        region.check_covered(places, instruction)
-        w.among.access(region, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
-        region.store(places, data[which])
-        end(w, region.releases, places, strong)
 
 
 def _elements(at: Addresses, places: Places) -> bytes:
@@ -261,8 +238,8 @@ def end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fals
         w.tick()
 
 
-READ = {"global": read_global, "shared": read_shared, "local": read_local, "param": read_local}
-WRITE = {"global": write_global, "shared": write_shared, "local": write_local, "param": write_local}
+READ = {"global": read, "shared": read, "local": read_local, "param": read_local}
+WRITE = {"global": write, "shared": write, "local": write_local, "param": write_local}
 
 
 def parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Addresses]]:
@@ -309,10 +286,6 @@ def _form(inst) -> tuple[str, str | None, Strong | None]:
 def load(program, inst):
     kind, space, strong = _form(inst)
     registers, where_text = inst.args[:2]
-    if space == "param":
-        load_parameter = parameter(program, where_text, registers, kind)
-        if load_parameter:
-            return load_parameter
     where = program.address(where_text)
     puts = program.puts(registers, kind)
     dtype = np.dtype(numpy_name(kind))
@@ -320,12 +293,9 @@ def load(program, inst):
 
     def run(w):
         at = chosen(w, where(w))
-        if space:
-            data = READ[space](w, at, size, inst, strong)
-        else:
-            data = np.zeros((len(at), size), np.uint8)
-            for part, which, offsets in parts(w, space, at):
-                data[which] = READ[part](w, offsets, size, inst, strong)
+        data = np.zeros((len(at), size), np.uint8)
+        for part, which, offsets in parts(w, space, at):
+            data[which] = READ[part](w, offsets, size, inst, strong, part)
         words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
         for put, word in zip(puts, words, strict=True):
             put(w, word)
@@ -344,7 +314,7 @@ def store(program, inst):
         data = chosen(w, columns(w, gets))
         at = chosen(w, where(w))
         for part, which, offsets in parts(w, space, at):
-            WRITE[part](w, offsets, data[which], inst, strong)
+            WRITE[part](w, offsets, data[which], inst, strong, part)
 
     return run
 

@@ -6,11 +6,11 @@ from functools import lru_cache
 import numpy as np
 
 from ..core.faults import BoundsError, UnknownError
-from ..core.memory import Rows, each_byte, granules, starts
+from ..core.memory import Rows, each_byte, starts
 from ..core.order import GENERIC
 from ..core.program import family
 from ..core.registers import LANES, bits, element, numpy_name
-from .access import Strong, begin, columns, end, parts, qualified
+from .access import Strong, begin, columns, end, parts, qualified, spaces
 from .floats import from_bf16, to_bf16
 
 INSTRUCTIONS = """
@@ -88,7 +88,6 @@ def atomic(program, inst):
     strong = Strong(semantics or "relaxed", reach or "gpu", bits(element(kind)) // 8)
 
     def run(w):
-        memory = w.cta.machine.memory
         lanes = _order(w.cta.machine.lane)
         if w.mask is not None:
             lanes = lanes[w.mask[lanes]]
@@ -97,20 +96,14 @@ def atomic(program, inst):
         for part, which, at in parts(w, space, where(w)[lanes]):
             if part == "local":
                 raise BoundsError("an atomic on local memory", None, at.item(0))
-            spaces = w.cta.cluster if part == "shared" else memory
-            for region, among, places in spaces.places(at, size, inst):
+            for region, among, places in spaces(w, part).places(at, size, inst):
                 here = lanes[which][among]
-                g = granules(places, size)
                 # red acquires nothing (8.11.1).
                 number = begin(w, region.releases, places, inst, strong, reads=name == "atom")
-                if part == "shared":
-                    region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
-                    region.note_write(g, w.clock, GENERIC, number, inst)
-                else:
-                    if region.empty is not None and operation != "exch":
-                        memory.note_read(region, g, w.clock, GENERIC, number, inst)
-                    memory.note_write(region, g, w.clock, GENERIC, number, inst)
-                    region.check_covered(places, inst)
+                if part == "shared" or (region.empty is not None and operation != "exch"):
+                    region.note_read(places, w.clock, GENERIC, number, inst)
+                region.note_write(places, w.clock, GENERIC, number, inst)
+                region.check_covered(places, inst)
                 w.among.access(region, places, here, w.epoch, inst, writes=True, strong=True)
                 flushes = kind == "f32" and part == "global"
                 offsets = np.array(starts(places, size))

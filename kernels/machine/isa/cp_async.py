@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ..core.faults import FaultError, UnknownError
-from ..core.memory import EMPTY, granules
+from ..core.memory import EMPTY
 from ..core.order import GENERIC, UNFENCED, Agent, Clock
 from ..core.program import effect, family
 from ..core.warp import Event
@@ -57,16 +57,14 @@ def copy(program, inst):
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
         copies = w.group("cp.async")
         number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
-        target_places = cta.shared.places(target, size, inst)
-        g = granules(target_places, size)
-        cta.shared.note_write(g, w.clock, GENERIC, number, inst)
+        target_places = cta.shared.places(target, size, inst, size)
+        cta.shared.note_write(target_places, w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
             rows = np.flatnonzero(sizes == part)
             for region, which, places in memory.places(at[rows], part, inst, size):
-                g = granules(places, part)
-                memory.note_read(region, g, w.clock, GENERIC, number, inst)
+                region.note_read(places, w.clock, GENERIC, number, inst)
                 parts.append((rows[which], region, places, part))
 
         def land():

@@ -1,28 +1,25 @@
 """Function calls and local memory (PTX ISA 8.7, 5.1.5, 5.1.6, 7.1 and 9.7.12.3).
 
 Parameters and results of a call lie in local memory. Each function has one place for them, so that no function may call
-itself. The machine itself does what `vprintf` and `__assertfail` do, which CUDA brings along.
+itself. The machine itself has `vprintf`, which prints nothing, and `__assertfail`, which CUDA brings along.
 """
 
 import re
-import struct
-from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
 from ..core import divergence
 from ..core.faults import AssertError, BoundsError, UnknownError
-from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
+from ..core.memory import PARAMETERS, each_byte
 from ..core.program import family, lanes_of
-from ..core.registers import LANES, bits, numpy_name
+from ..core.registers import LANES
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, bytes, to) in local memory."""
 
 INSTRUCTIONS = """
 {ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64} | of each lane; and what a launch is given
-call[.uni] | functions of the module, vprintf and __assertfail; nothing recurs
+call[.uni] | functions of the module, __assertfail, and vprintf, which is silent; nothing recurs
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
@@ -34,7 +31,7 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
     return lanes_of(w)[:, None], each_byte(at, size)
 
 
-def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
+def read_local(w, at: np.ndarray, size: int, instruction, *ignored) -> np.ndarray:
     """[n, size] bytes for the n active lanes, from local memory, or from the launch's parameters if addresses are
     theirs."""
     if (at >= PARAMETERS).any():
@@ -51,7 +48,7 @@ def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     return image[each_byte(offsets, size)]
 
 
-def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -> None:
+def write_local(w, at: np.ndarray, data: np.ndarray, instruction, *ignored) -> None:
     w.local[_places(w, at, data.shape[1], instruction)] = data
 
 
@@ -60,31 +57,6 @@ def copy(w, copies: Copies) -> None:
     lanes = lanes_of(w)
     for source, size, target in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
-
-
-def parameter(program, where: str, registers: str, kind: str) -> Callable | None:
-    """The load of a launch's parameter; None where the parameter is a call's."""
-    match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where)
-    if not match or match[1] not in program.kernel.parameters:
-        return None
-    name = match[1]
-    puts = program.puts(registers, kind)
-    first = int(match[2] or 0)
-    size = len(puts) * bits(kind) // 8
-    if first + size > program.kernel.parameters[name]:
-        raise UnknownError(f"bytes from {first} of parameter {name}")
-
-    @lru_cache(maxsize=2)  # all of its warps get the same
-    def numbers(launch) -> list[np.ndarray]:
-        start = launch.addresses[name] - PARAMETERS + first
-        words = launch.image[start : start + size].copy().view(numpy_name(kind))
-        return [np.full(LANES, word) for word in words]
-
-    def load(w):
-        for put, values in zip(puts, numbers(w.cta.launch), strict=True):
-            put(w, values)
-
-    return load
 
 
 VARIABLE = re.compile(r"[^\s(),]+")
@@ -141,39 +113,14 @@ def _text(w, address: int) -> str:
     return data[: data.find(0)].decode(errors="replace")
 
 
-def print_formatted(w, lane: int, text: int, values: int) -> None:
-    """vprintf: the values lie one behind another, each at a multiple of its size."""
-    at = values - LOCAL_WINDOW
-    buffer = w.local[lane].tobytes()
-
-    def written(match: re.Match) -> str:
-        nonlocal at
-        flags, length, kind = match.groups("")
-        if kind == "%":
-            return "%"
-        form = "i"
-        if kind in "fge":
-            form = "d"
-        elif kind in "ps" or "l" in length:
-            form = "q"
-        size = struct.calcsize(form)
-        at = -(-at // size) * size
-        (value,) = struct.unpack_from(form, buffer, at)
-        at += size
-        if kind == "s":
-            value = _text(w, value)
-        elif kind in "uxXop":
-            value %= 2 ** (8 * size)
-        return f"%{flags}{kind}" % value
-
-    line = re.sub(r"%([-+ 0#]*\d*(?:\.\d+)?)(hh|h|ll|l)?([%a-zA-Z])", written, _text(w, text))
-    w.cta.machine.printed.append(line)
-
-
 def fail(w, lane: int, message: int, file: int, line: int, function: int, size: int) -> None:
     """__assertfail: raise AssertError, with the place, the thread, the function and the message."""
     thread = w.number * LANES + lane
     raise AssertError(f"{_text(w, file)}:{line}: thread {thread}: {_text(w, function)}: {_text(w, message)}")
 
 
-OUTSIDE = {"vprintf": print_formatted, "__assertfail": fail}
+def print_nothing(w, lane: int, text: int, values: int) -> None:
+    """vprintf: nobody reads what a kernel prints here."""
+
+
+OUTSIDE = {"vprintf": print_nothing, "__assertfail": fail}

@@ -12,7 +12,7 @@ from ..core.faults import FaultError, UnknownError
 from ..core.program import check_whole, effect, family
 from ..core.ptx import Instruction
 from ..core.registers import LANES, names_in
-from .access import read_shared, write_shared
+from .access import read, write
 
 FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
 """The qualifiers in alphabetical order, since CUTLASS has them in another order than the PTX ISA."""
@@ -92,7 +92,7 @@ def load(program, inst):
 
     def run(w, places, targets):
         at = np.concatenate([place(w)[: 8 * count] for place in places])
-        rows = read_shared(w, at, 16, inst, together=True)
+        rows = read(w, at, 16, inst, None, "shared", together=True)
         if turned:
             rows = turn(rows)
         for target, word in zip(targets, rows.view(np.uint32).reshape(-1, LANES), strict=True):
@@ -112,7 +112,8 @@ def store(program, inst):
         words = np.stack([get(w) for get in gets])
         if turned:
             words = turn(words)
-        write_shared(w, place(w)[: 8 * count], words.view(np.uint8).reshape(-1, 16), inst, together=True)
+        rows = words.view(np.uint8).reshape(-1, 16)
+        write(w, place(w)[: 8 * count], rows, inst, None, "shared", together=True)
 
     return run
 

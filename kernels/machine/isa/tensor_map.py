@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.faults import BoundsError, RaceError, TmaError, UnknownError
-from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
-from ..core.order import GENERIC, GRANULE
+from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, swizzled
+from ..core.order import GENERIC
 from ..core.program import effect, family, lanes_of, uniform
 from .alu import table
 from .sync import SCOPES
@@ -115,13 +115,6 @@ class Part(NamedTuple):
     inside: tuple[slice, ...]
     """The index in the box of these bytes."""
 
-    @property
-    def granules(self) -> np.ndarray:
-        offsets = self.offsets
-        if self.map.strides[-1] > 1:
-            offsets = offsets[..., ::GRANULE]
-        return offsets // GRANULE
-
 
 def encode(
     address: int, shape: Sequence[int], strides: Sequence[int], kind: int, box: Sequence[int], swizzle: int, nan=False
@@ -191,27 +184,27 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
         if rest or not 0 <= which < len(memory.maps):
             raise TmaError("TMA is given no tensor map")
         return decode(memory.maps[which])
-    region, start, g = _in_global(w, address, inst)
-    memory.note_read(region, g, w.clock, GENERIC, number, inst)
-    tensor_map = decode(region.data[start : start + MAP_BYTES].tobytes())
-    writes = region.writes[region.index(g)].tobytes()
+    region, places = _in_global(w, address, inst)
+    region.note_read(places, w.clock, GENERIC, number, inst)
+    tensor_map = decode(region.data[places].tobytes())
+    writes = region.writes[places].tobytes()
     fences = memory.map_fences.get(address, ())
     if not any(seen == writes and w.clock.item(GENERIC, agent) >= epoch for seen, agent, epoch in fences):
         message = f"{inst} uses the tensor map of {address:#x} with no fence.proxy.tensormap behind what wrote it"
-        raise RaceError(message, region, start)
+        raise RaceError(message, region, places.start)
     return tensor_map
 
 
-def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
-    """The place of a map in global memory: the region, its first byte, and its granules."""
+def _in_global(w, address: int, inst) -> tuple[Region, slice]:
+    """The place of a map in global memory."""
     ((region, _, places),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
-    return region, places.start, granules(places, MAP_BYTES)
+    return region, places
 
 
 def _in_shared(w, address: int) -> slice:
     if address % MAP_BYTES or not 0 <= address <= len(w.cta.shared.data) - MAP_BYTES:
         raise TmaError(f"a tensor map at {address} of shared memory", w.cta.shared, address)
-    return slice(address // GRANULE, (address + MAP_BYTES) // GRANULE)
+    return slice(address, address + MAP_BYTES)
 
 
 # Maps that a kernel makes: in shared memory, field by field, then copied to global memory for TMA.
@@ -232,11 +225,11 @@ def replace(program, inst):
     def write(w):
         shared = w.cta.shared
         for lane in lanes_of(w):
-            start = int(where(w)[lane])
-            g = _in_shared(w, start)
-            shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
-            shared.note_write(g, w.clock, GENERIC, w.note(inst), inst)
-            field = shared.data[start : start + MAP_BYTES].view(FIELDS)[name]
+            places = _in_shared(w, int(where(w)[lane]))
+            number = w.note(inst)
+            shared.note_read(places, w.clock, GENERIC, number, inst)
+            shared.note_write(places, w.clock, GENERIC, number, inst)
+            field = shared.data[places].view(FIELDS)[name]
             field[index] = value(w)[lane]
 
     return write
@@ -252,14 +245,12 @@ def publish(w, inst, to, source, size):
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
     shared = w.cta.shared
-    memory = w.cta.machine.memory
-    start = uniform(w, source(w), "the source of a tensor map")
-    g = _in_shared(w, start)
-    shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
-    address = uniform(w, to(w), "where a tensor map goes")
-    region, at, target = _in_global(w, address, inst)
-    memory.note_write(region, target, w.clock, GENERIC, w.note(inst), inst)
-    region.data[at : at + size] = shared.data[start : start + size]
+    number = w.note(inst)
+    places = _in_shared(w, uniform(w, source(w), "the source of a tensor map"))
+    shared.note_read(places, w.clock, GENERIC, number, inst)
+    region, target = _in_global(w, uniform(w, to(w), "where a tensor map goes"), inst)
+    region.note_write(target, w.clock, GENERIC, number, inst)
+    region.data[target] = shared.data[places]
     w.tick()
 
 
@@ -268,8 +259,8 @@ def acquire(w, inst, where, size):
     """9.7.13.4: any warp that knows of this fence may give TMA the map as it is now."""
     address = uniform(w, where(w), "the address of a fence")
     fences = w.cta.machine.memory.map_fences
-    region, _, g = _in_global(w, address, inst)
-    writes = region.writes[region.index(g)].tobytes()
+    region, places = _in_global(w, address, inst)
+    writes = region.writes[places].tobytes()
     kept = [fence for fence in fences.get(address, ()) if fence[0] == writes]
     fences[address] = [*kept, (writes, w.agent, w.epoch)]
     w.tick()

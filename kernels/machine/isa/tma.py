@@ -12,11 +12,12 @@ import numpy as np
 
 from ..core.faults import TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS
-from ..core.order import GLOBAL, GRANULE, SHARED, Agent
+from ..core.order import GLOBAL, SHARED, Agent
 from ..core.program import effect, family, lanes_of
 from ..core.registers import names_in
 from ..core.warp import Event
 from .atomics import changed
+from .floats import narrowed
 from .sync import mbarrier_of
 from .tensor_map import Part, TensorMap, map_at
 
@@ -91,7 +92,8 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
     return find
 
 
-def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
+def _places(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
+    """The bytes of shared memory that a box at an address takes."""
     shared = cta.shared
     end = address + tensor_map.bytes
     if address % unit or (tensor_map.swizzle == 3 and address % 1024):
@@ -99,7 +101,7 @@ def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
     if address < 0 or end > len(shared.data):
         problem = f"TMA is given shared memory at {address}, the CTA has {len(shared.data)} bytes"
         raise TmaError(problem, shared, address)
-    return slice(address // GRANULE, end // GRANULE)
+    return slice(address, end)
 
 
 @family("cp.async.bulk", "cp.reduce.async.bulk")
@@ -161,14 +163,12 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
     # Like the write, the read may be under way until somebody has waited for the load.
     number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
-    if part.region is w.cta.shared:
-        part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
-    else:
-        machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
+    row = SHARED if part.region is w.cta.shared else GLOBAL
+    part.region.note_read(part.offsets, w.clock, row, number, inst)
     box = part.map
-    g = _granules(cta, box, address, unit)
-    shared.note_write(g, w.clock, SHARED, number, inst)
-    shared.data[address : address + box.bytes] = EMPTY
+    places = _places(cta, box, address, unit)
+    shared.note_write(places, w.clock, SHARED, number, inst)
+    shared.data[places] = EMPTY
     mbarrier.flying += box.bytes
 
     def land():
@@ -177,22 +177,13 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
             fill = np.frombuffer(box.fill, np.uint8)
             data[:] = np.resize(fill, box.extent)
         data[part.inside] = part.region.data[part.offsets]
-        if box.kind == "tf32":
-            words = to_tf32(data.view(np.uint32))
-            data = words.view(np.uint8)
+        if box.kind == "tf32":  # to the nearest, ties to even, as Triton's python/test/gluon/test_core.py has it
+            numbers = narrowed(data.view(np.float32).astype(np.float64), "tf32").astype(np.float32)
+            data = numbers.view(np.uint8)
         shared.data[box.places(address)] = data
         mbarrier.land(box.bytes, box.bytes)
 
     machine.begin(Event("TMA load", cta, land))
-
-
-def to_tf32(bits: np.ndarray) -> np.ndarray:
-    """The bits of fp32 rounded to tf32: to the nearest, ties to even, as Triton's python/test/gluon/test_core.py
-    expects of the hardware."""
-    is_odd = bits >> 13 & 1
-    rounded = bits + (0xFFF + is_odd) & 0xFFFFE000
-    is_finite = bits & 0x7F800000 != 0x7F800000
-    return np.where(is_finite, rounded, bits).astype(np.uint32)
 
 
 NUMBERS = {"u32", "s32", "u64", "f16", "bf16"}
@@ -218,7 +209,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         stored = set()
         for lane in lanes_of(w):
             address = int(source(w)[lane])
-            part = find(w, lane, ledger.note(reader, epoch, w, inst, generic=False))
+            number = ledger.note(reader, epoch, w, inst, generic=False)
+            part = find(w, lane, number)
             copied = address, part.region.number, part.offsets.tobytes()
             if copied in stored and not operation:  # all lanes store the same, as in CUTLASS's DSL: nobody can tell
                 continue
@@ -227,8 +219,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
-            g = _granules(w.cta, part.map, address, unit)
-            w.cta.shared.note_read(g, w.clock, SHARED, reader, epoch, inst)
+            places = _places(w.cta, part.map, address, unit)
+            w.cta.shared.note_read(places, w.clock, SHARED, number, inst)
             _store_part(w, part, address, inst, operation)
         w.tick()
 
@@ -256,8 +248,8 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
         clock = clock.knowing(others)
     part.region.check_covered(part.offsets, inst)
     if operation and part.region.empty is not None:
-        machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
-    machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
+        part.region.note_read(part.offsets, clock, GLOBAL, number, inst)
+    part.region.note_write(part.offsets, clock, GLOBAL, number, inst)
     pieces = []
 
     def write():

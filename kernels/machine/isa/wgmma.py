@@ -9,8 +9,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.faults import BoundsError, FaultError, UnknownError
-from ..core.memory import each_byte, granules, swizzled
-from ..core.order import ALL_ROWS, GRANULE, SHARED, Agent
+from ..core.memory import each_byte, swizzled
+from ..core.order import ALL_ROWS, SHARED, Agent
 from ..core.program import check_whole, effect, family, uniform
 from ..core.registers import names_in
 from ..core.warp import Event
@@ -112,7 +112,7 @@ class Sums:
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
     """The places in shared memory of an operand's rows, from `first` on. An operand is 32 bytes long along K.
 
-    Returns the numbers of its 16-byte units, their granules, and the last of these. The units are [rows, 2]. A `turned`
+    Returns the numbers of its 16-byte units, their bytes, and the last of these. The units are [rows, 2]. A `turned`
     operand has 2-byte elements and lies with K along its rows: its units are [16, rows / 8]. (9.7.15.5.1.2, and the
     canonical layouts of CUTLASS's mma_sm90_desc.hpp.)
     """
@@ -137,8 +137,8 @@ def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple
         along_rows = row // 8 * stride + row % 8 * (16 << mode)
         along_k = np.arange(2) * lead
     places = swizzled(start + along_rows + along_k, mode)
-    g = granules(each_byte(places.reshape(-1), 16), 16)
-    return places // 16, g, int(g.max())
+    every_byte = each_byte(places.reshape(-1), 16)
+    return places // 16, every_byte, int(every_byte.max())
 
 
 @effect("wgmma.fence.sync.aligned")
@@ -207,10 +207,12 @@ def wgmma(program, inst):
         """A function that fetches an operand from shared memory, for the wgmma to call in its own time."""
         shared = w.cta.shared
         number = uniform(w, descriptor(w), "a matrix descriptor")
-        units, g, last = operand_bytes(number, first, rows, turned)
-        if last >= len(shared.data) // GRANULE:
+        units, places, last = operand_bytes(number, first, rows, turned)
+        if last >= len(shared.data):
             raise BoundsError("a matrix descriptor reaches past the end of shared memory")
-        shared.note_read(g, w.clock, SHARED, w.cta.agent(Agent.WGMMA, w.number), w.group("wgmma").number, inst)
+        reader = w.cta.agent(Agent.WGMMA, w.number)
+        read = w.cta.machine.ledger.note(reader, w.group("wgmma").number, w, inst, generic=False)
+        shared.note_read(places, w.clock, SHARED, read, inst)
 
         def fetch():
             whole = shared.data[: len(shared.data) & -16].view(UNIT)

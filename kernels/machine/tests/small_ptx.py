@@ -33,7 +33,7 @@ ENTRY = """.version 8.7
 {{
 .reg .pred %p<400>, %one, %first; .reg .b16 %h<99>; .reg .b32 %r<999>, %t, %w, %l, %c, %k;
 .reg .b64 %d<99>; {}
-mov.u32 %t, %tid.x; shr.u32 %w, %t, 5; and.b32 %l, %t, 31; mov.u32 %c, %ctaid.x;
+mov.u32 %t, %tid.x; shr.u32 %w, %t, 5; mov.u32 %l, %laneid; mov.u32 %c, %ctaid.x;
 ld.param.b32 %k, [device]; setp.eq.u32 %one, %l, 0; setp.eq.u32 %first, %t, 0;
 {}
 ret;

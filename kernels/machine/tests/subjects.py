@@ -66,13 +66,6 @@ def skip(y, out, scale, ignored, N: tl.constexpr):
 
 
 @triton.jit
-def choose(x, y, out):
-    """LLVM makes it one load, from the address of either parameter."""
-    value = tl.load(x) if tl.program_id(0) % 2 == 0 else tl.load(y)
-    tl.store(out + tl.program_id(0), value)
-
-
-@triton.jit
 def forget(out, turns):
     """Triton's loop keeps `before` at 0."""
     now = 0
@@ -84,9 +77,9 @@ def forget(out, turns):
 
 
 @triton.jit
-def last_is_zero(x, out, row, column, N: tl.constexpr):
-    m, n = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
-    tl.store(out + m * row + n * column, tl.load(x + m * N + n, mask=m + n < 2 * N - 2, other=0))
+def last_is_zero(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + at, tl.load(x + at, mask=at < N * N - 1, other=0))
 
 
 @triton.jit
@@ -114,11 +107,6 @@ def turns(counter, last):
         pass
     if tl.program_id(0) != last:
         tl.atomic_add(counter, 1)
-
-
-@triton.jit
-def spin():
-    tl.inline_asm_elementwise("LOOP: bra LOOP;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -156,14 +144,6 @@ def shift_row(x, out, N: tl.constexpr):
 def add_up(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.atomic_add(out + i, tl.load(x + tl.program_id(0) * N + i), sem="relaxed")
-
-
-@triton.jit
-def clip(x, out, N: tl.constexpr):
-    i = tl.arange(0, N)
-    asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
-    clipped = tl.inline_asm_elementwise(asm, "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1)
-    tl.store(out + i, clipped)
 
 
 @triton.jit
@@ -303,11 +283,6 @@ def of_pruned(keep: int) -> tuple:
     return tune(shift_row), (1,), dict(x=x, out=torch.zeros(N)), dict(out=x + 1)
 
 
-def of_clip() -> tuple:
-    x = torch.arange(N).float()
-    return clip, (1,), (x, torch.ones(N), N), dict(out=x.clamp(max=15))
-
-
 def of_place(n: int, block: int) -> tuple:
     return raise_in_place, (1,), (torch.zeros(n), n, block), dict(x=torch.ones(n))
 
@@ -328,7 +303,6 @@ def of_labels() -> tuple:
     return skip, (1,), args, dict(out=torch.where(labels == -100, 0, labels * -3))
 
 
-def of_square(stored: str) -> tuple:
-    x, out = torch.ones(16, 16), torch.zeros(16, 16)
-    out = out.T if stored == "turned" else out
-    return last_is_zero, (1,), (x, out, *out.stride(), 16), dict(out=x)
+def of_square() -> tuple:
+    x = torch.ones(16, 16)
+    return last_is_zero, (1,), (x, torch.zeros(16, 16), 16), dict(out=x)

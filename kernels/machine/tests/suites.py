@@ -18,14 +18,13 @@ import resource
 import runpy
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import patch
 
+import pandas as pd
 import pytest
 import torch
 import triton
@@ -47,13 +46,6 @@ class Item:
     run: Callable[[], None]
 
 
-@dataclass
-class Outcome:
-    launches: list[dict] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-
 class Written(list):
     """The verdicts of a block, written down at once: a process may be ended."""
 
@@ -63,10 +55,7 @@ class Written(list):
         super().append(launch)
         file, line = launch.place
         verdict = launch.verdict
-        note(
-            kernel=launch.kernel, kind=verdict.kind, at=f"{Path(file).name}:{line}", text=verdict.text,
-            seconds=verdict.seconds,
-        )  # fmt: skip
+        note(kernel=launch.kernel, kind=verdict.kind, at=f"{Path(file).name}:{line}", text=verdict.text)
 
 
 def note(**entry) -> None:
@@ -309,54 +298,46 @@ def child(item: Item, log: Path, gigabytes: float) -> None:
         raise
 
 
-def outcome_of(item: Item, options: argparse.Namespace, folder: Path) -> Outcome:
-    log, begun = folder / f"{item.name.replace('/', '-')}.jsonl", time.perf_counter()
+def entries_of(item: Item, options: argparse.Namespace, folder: Path) -> list[dict]:
+    """What a process of its own has noted: its launches, and what was skipped."""
+    log = folder / f"{item.name.replace('/', '-')}.jsonl"
     log.touch()
     process = multiprocessing.get_context("fork").Process(target=child, args=(item, log, options.gigabytes))
     process.start()
     process.join(options.seconds)
-    outcome = Outcome()
-    if process.is_alive():
-        process.kill()
-        outcome.skipped.append(f"{item.name}: what {options.seconds} s do not suffice for")
+    late = process.is_alive()
+    process.kill()
     process.join()
-    outcome.seconds = time.perf_counter() - begun
-    for line in log.read_text().splitlines():
-        entry = json.loads(line)
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    if late:
+        entries.append(dict(skipped=f"{item.name}: what {options.seconds} s do not suffice for"))
+    elif process.exitcode and not any("skipped" in entry for entry in entries):
+        entries.append(dict(skipped=f"{item.name}: exit code {process.exitcode}"))
+    for entry in entries:
+        entry["suite"] = item.suite
         if "skipped" in entry:
-            outcome.skipped.append(entry["skipped"])
-        else:
-            outcome.launches.append(entry)
-    if process.exitcode and not outcome.skipped:
-        outcome.skipped.append(f"{item.name}: exit code {process.exitcode}")
-    return outcome
+            entry["name"], _, entry["skipped"] = entry["skipped"].partition(": ")
+    return entries
 
 
-def table(outcomes: dict[str, list[Outcome]]) -> str:
-    lines = ["| suite | launches | exact | accused | unknown | skipped | seconds |", "|---|---|---|---|---|---|---|"]
-    for suite, of_suite in outcomes.items():
-        verdicts = [launch for outcome in of_suite for launch in outcome.launches]
-        kinds = Counter(launch["kind"] for launch in verdicts)
-        accused = Counter(f"{x['kind']} {x['at']}" for x in verdicts if x["kind"] not in ("exact", "unknown"))
+def summary(entries: list[dict], options: argparse.Namespace) -> str:
+    """A table of the suites' launches; then what was skipped, the same reasons of a suite together."""
+    packages = [f"{name} {version(name)}" for name in ("torch", "triton", "fla-core", "liger-kernel")]
+    lines = [f"{', '.join(packages)}; {options.seeds} orders of events, {options.seconds:.0f} s a process.", ""]
+    lines += ["| suite | launches | exact | accused | unknown | skipped |", "|---|---|---|---|---|---|"]
+    frame = pd.DataFrame(entries, columns=["suite", "kind", "at", "name", "skipped"])
+    reasons = []
+    for suite, rows in frame.groupby("suite", sort=False):
+        kinds = rows["kind"].value_counts()
+        bad = rows[~rows["kind"].isin(["exact", "unknown"])].dropna(subset="kind")
+        accused = (bad["kind"] + " " + bad["at"]).value_counts(sort=False)
         text = ", ".join(f"{place} ({count})" for place, count in accused.items()) or "0"
-        skipped = sum(len(outcome.skipped) for outcome in of_suite)
-        seconds = sum(outcome.seconds for outcome in of_suite)
-        cells = suite, len(verdicts), kinds["exact"], text, kinds["unknown"], skipped, round(seconds)
+        cells = suite, kinds.sum(), kinds.get("exact", 0), text, kinds.get("unknown", 0), rows["skipped"].count()
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
-
-
-def reasons(outcomes: dict[str, list[Outcome]]) -> str:
-    """What was skipped, the same reasons of a suite together."""
-    lines = []
-    for suite, of_suite in outcomes.items():
-        grouped: dict[str, list[str]] = {}
-        for text in (text for outcome in of_suite for text in outcome.skipped):
-            name, _, reason = text.partition(": ")
-            grouped.setdefault(reason, []).append(name.partition("[")[0])
-        for reason, names in grouped.items():
-            lines.append(f"- {suite}, {len(names)}: {reason} ({', '.join(list(dict.fromkeys(names))[:6])})")
-    return "\n".join(lines)
+        for reason, names in rows.groupby("skipped", sort=False)["name"]:
+            few = names.str.partition("[")[0].unique()[:6]
+            reasons.append(f"- {suite}, {len(names)}: {reason} ({', '.join(few)})")
+    return "\n".join([*lines, "", *reasons]) + "\n"
 
 
 def main() -> int:
@@ -373,32 +354,22 @@ def main() -> int:
         parser.error(f"{options.checkout} has no python/tutorials: it takes a checkout of Triton")
     SEEDS, sys.argv[1:] = options.seeds, []
     options.checkout = options.checkout.resolve()
-    outcomes: dict[str, list[Outcome]] = {}
+    entries: list[dict] = []
     with launches(raises=False):
         pass  # it imports what all processes need
     with tempfile.TemporaryDirectory() as folder:
         for item in items(options.checkout):
             if options.only not in f"{item.suite} {item.name}":
                 continue
-            outcome = outcome_of(item, options, Path(folder))
-            outcomes.setdefault(item.suite, []).append(outcome)
-            kinds = Counter(launch["kind"] for launch in outcome.launches)
-            print(f"{item.suite}  {item.name}  {dict(kinds)}  {outcome.seconds:.0f} s", flush=True)
-            for launch in outcome.launches:
-                if launch["kind"] != "exact":
-                    print(f"    {launch['kernel']}  {launch['kind']} {launch['at']}: {launch['text']}", flush=True)
-            for text in dict.fromkeys(outcome.skipped):
-                print(f"    skipped: {text}", flush=True)
+            print(f"{item.suite}  {item.name}", flush=True)
+            for entry in entries_of(item, options, Path(folder)):
+                entries.append(entry)
+                if entry.get("kind") != "exact":
+                    print(f"    {entry}", flush=True)
             if options.out:
-                options.out.write_text(summary(outcomes, options))
-    print(summary(outcomes, options))
+                options.out.write_text(summary(entries, options))
+    print(summary(entries, options))
     return 0
-
-
-def summary(outcomes: dict[str, list[Outcome]], options: argparse.Namespace) -> str:
-    packages = [f"{name} {version(name)}" for name in ("torch", "triton", "fla-core", "liger-kernel")]
-    versions = f"{', '.join(packages)}; {options.seeds} orders of events, {options.seconds:.0f} s a process."
-    return f"{versions}\n\n{table(outcomes)}\n\n{reasons(outcomes)}\n"
 
 
 if __name__ == "__main__":

@@ -192,9 +192,7 @@ def test_ranks_of_addresses():
 )  # fmt: skip
 def test_who_waits_for_what(case, words_of):
     """A warp that waits says for what."""
-    body = (
-        START + LANES_OUT + by("%c", *("\n".join(PIECES[word] for word in part.split()) for part in case.split(" / ")))
-    )
+    body = START + LANES_OUT + of_both(case)
     machine, arrays = Machine(0, None, BUDGET), [TENSOR.copy(), words(64)]
     made = program(body, "ABM", shared=2048, more=PAIR["more"])
     machine.launch(made, (2,), [*prepared(machine, arrays, [(0, (8, 64), 0)]), 0])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from kernels.machine.core.machine import Machine
 from kernels.machine.trace import Observed
 
 from .small_ptx import BUDGET, by, faults, holds, prepared, program, run, until, words
@@ -83,7 +82,6 @@ MODULE = """
 .extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e) .noreturn;
 .global .align 1 .b8 text[9] = {37, 117, 32, 37, 46, 49, 102, 33};
 .global .align 1 .b8 wrong[6] = {119, 114, 111, 110, 103};
-.global .align 4 .b32 table[4] = {10, 0xFFFFFFFF, 30};
 .func (.param .b32 func_retval0) half(.param .b32 half_param_0);
 .func (.param .align 8 .b8 func_retval0[8]) both(.param .b32 both_param_0, .param .b32 both_param_1)
 {
@@ -113,13 +111,6 @@ def test_calls():
     assert out.tolist() == [(lane if lane > 20 else lane // 2) + 2005 for lane in range(32)]
 
 
-def test_a_function_that_is_nowhere_is_refused():
-    from kernels.machine.core.faults import UnknownError
-
-    with pytest.raises(UnknownError, match="the function malloc, which"):
-        run("{ .param .b64 p; .param .b64 q; call.uni (q), malloc, (p); }", words(1))
-
-
 def test_local_memory():
     """Each lane reads what it wrote, by an index of its own, and no further."""
     body = """.local .align 8 .b8 depot[16]; mov.b64 %d2, depot; and.b32 %r2, %l, 3; mul.wide.u32 %d3, %r2, 4;
@@ -128,12 +119,6 @@ def test_local_memory():
     (out,) = run(f"{body}\n{STORE}", words(32))
     assert out.tolist() == [lane if lane % 4 == 1 else 2 for lane in range(32)]
     faults("local byte 16, a thread has 16", body.replace("[depot+4]", "[depot+16]"), words(1))
-
-
-def test_variables_of_the_module():
-    (out,) = run("ld.global.v2.b32 {%r1, %r2}, [table]; mov.b64 %d3, table; ld.global.b32 %r3, [%d3+8];"
-                 f"add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r3;\n{STORE}", words(32), module=MODULE)  # fmt: skip
-    assert out[0] == 39
 
 
 CALLS = {
@@ -148,10 +133,7 @@ CALLS = {
 
 
 def test_what_a_kernel_says():
-    machine = Machine(0)
-    machine.launch(program(CALLS["vprintf"], "A", module=MODULE), (1,), [*prepared(machine, [words(1)]), 0])
-    machine.run()
-    assert machine.printed == ["0 2.5!"]
+    run(CALLS["vprintf"], words(1), module=MODULE)
     faults("wrong:12: thread 0: wrong: wrong", CALLS["__assertfail"], words(1), module=MODULE)
 
 

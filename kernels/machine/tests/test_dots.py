@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 
 from kernels.machine.compile import Call
+from kernels.machine.gpus import ARCHITECTURES
 from kernels.machine.launcher import compiled
-from kernels.machine.verdict import ARCHITECTURES, check
+from kernels.machine.verdict import check
 
 TYPES = {
     "bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32, "tf32x3": torch.float32, "f64": torch.float64,

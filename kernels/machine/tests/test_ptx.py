@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from kernels.machine.core.faults import UnknownError
@@ -98,14 +97,6 @@ def test_one_entry_is_chosen_by_name():
             parse(text, name)
 
 
-def test_special_registers():
-    body = """mov.u32 %r1, %ntid.x; mov.u32 %r2, %laneid; mov.u32 %r3, %nctaid.y; mov.u32 %r4, %ctaid.y;
-    mul.wide.u32 %d1, %t, 16; add.s64 %d2, %A, %d1; setp.eq.u32 %p1, %r4, 2;
-    @%p1 st.global.v4.b32 [%d2], {%r1, %r2, %r3, %r4};"""
-    (out,) = run(body, np.zeros((64, 4), np.uint32), threads=64, grid=(1, 3))
-    assert (out == [[64, i % 32, 3, 2] for i in range(64)]).all()
-
-
 # One for each place that refuses: opcodes, types, roundings, operands, state spaces, scopes, shapes.
 UNKNOWN = """add.sat.s32 %r0, %r1, %r2; cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3; add.s32 %r0, %q1, 1;
 lop3.or.b32 %r0|%p1, %r1, %r2, %r3, 0x80, %p2; setp.ltx.f32 %p0, %r1, %r2; setp.lt.nor.s32 %p0, %r1, %r2, %p1;
@@ -115,7 +106,8 @@ min.f32 %r0, %r1, %r2, %r3; mov.u32 %r0, 017; mov.u32 %r0, other_smem;
 ld.b128 %r1, [%A]; ld.local.acquire.b32 %r1, [%d1]; ld.global.acquire.b32 %r1, [%A]; ld.shared.relaxed.b32 %r1, [%r2];
 atom.shared.add.b32 %r1, [%r2], 1; atom.global.max.f32 %r1, [%A], %r2; ld.global.b32 %r1, [%A+%r1];
 cp.async.cg.shared.global [%r1], [%A], 8; fence.proxy.alias; redux.sync.add.s32 %r1; redux.sync.min.f32 %r1, %r2, -1;
-shfl.up.b32 %r1, %r2, 1, 31; vote.all.pred %p1, %p2; ld.global.L3::evict_last.b32 %r1, [%A];
+shfl.up.b32 %r1, %r2, 1, 31; call.uni (%r1), malloc, (%r2);
+vote.all.pred %p1, %p2; ld.global.L3::evict_last.b32 %r1, [%A];
 mbarrier.arrive_drop.b64 _, [64]; movmatrix.sync.aligned.m8n8.b16 %r1, %r2;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.e4m3.e4m3 {%r1}, %d1, %d2, %p1;
 mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 %r1, %r2, %r3, %r4, %r5, 0x0;

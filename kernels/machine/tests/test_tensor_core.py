@@ -9,7 +9,7 @@ import torch
 
 from kernels.machine.core.faults import UnknownError
 from kernels.machine.isa import wgmma
-from kernels.machine.isa.mma import FORMS, VALUES
+from kernels.machine.isa.mma import FORMS
 
 from .small_ptx import holds, run
 
@@ -336,9 +336,3 @@ not all lanes of the warp take part in it: PUT ROW SOME | PUT SOME_MULTIPLY
 def test_what_is_done_at_once_is_as_one_by_one(row):
     """A load takes its address from the one before it; a fault is that of its own instruction."""
     holds(row, NEIGHBOURS, "", np.zeros(1, np.uint32), threads=32, shared=1024, seeds=[0])
-
-
-@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
-def test_every_byte_is_a_number_of_8_bits(kind):
-    data = np.arange(256, dtype=np.uint8)
-    np.testing.assert_array_equal(VALUES[kind](data), decoded(data, kind))

@@ -31,8 +31,6 @@ class Trial:
     args: dict[str, Any] = field(repr=False)
     expected: dict[str, Tensor] = field(repr=False)
     """By argument."""
-    tolerance: float | None = None
-    """Relative and absolute; None: equal to the bit."""
 
 
 TRIALS: dict[str, Callable[[], Trial | list[Trial]]] = {}
@@ -49,7 +47,3 @@ def whole(*shape: int, low: int = -3, high: int = 3, dtype: torch.dtype = torch.
     """Return whole numbers from `low` to `high`."""
     random = torch.Generator().manual_seed(seed)
     return torch.randint(low, high + 1, shape, generator=random).to(dtype)
-
-
-def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -1,4 +1,4 @@
-"""Scans, a histogram, sorting and locks: kernels whose threads, or programs, must agree on an order."""
+"""A scan and sorting: kernels whose threads, or programs, must agree on an order."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -43,20 +43,6 @@ def look_back_scan() -> Trial:
 
 
 @triton.jit
-def histogram_kernel(x_ptr, out_ptr, count, BINS: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + place, place < count, 0)
-    tl.atomic_add(out_ptr + tl.arange(0, BINS), tl.histogram(x, BINS, place < count), sem="relaxed")
-
-
-@trial
-def histogram() -> Trial:
-    x = whole(900, low=0, high=63, dtype=torch.int32)
-    args = dict(x_ptr=x, out_ptr=counters(64), count=900, BINS=64, BLOCK=512, num_warps=4)
-    return Trial(histogram_kernel, (2,), args, dict(out_ptr=x.bincount(minlength=64)))
-
-
-@triton.jit
 def sort_kernel(x_ptr, out_ptr, COLUMNS: tl.constexpr):
     place = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     tl.store(out_ptr + place, tl.sort(tl.load(x_ptr + place)))
@@ -67,27 +53,3 @@ def sort() -> Trial:
     x = whole(2, 256, low=-500, high=500, dtype=torch.int32)
     args = dict(x_ptr=x, out_ptr=torch.empty_like(x), COLUMNS=256, num_warps=4)
     return Trial(sort_kernel, (2,), args, dict(out_ptr=x.sort(1)[0]))
-
-
-@triton.jit
-def ticket_lock_kernel(accounts_ptr, tickets_ptr, serving_ptr, WIDTH: tl.constexpr):
-    """Programs move money between rows of accounts, each in its turn: first come, first served."""
-    column, program = tl.arange(0, WIDTH), tl.program_id(0)
-    ticket = tl.atomic_add(tickets_ptr, 1, sem="relaxed")
-    while tl.atomic_add(serving_ptr, 0, sem="acquire") != ticket:
-        pass
-    giver, taker = accounts_ptr + program % 3 * WIDTH + column, accounts_ptr + (program + 1) % 3 * WIDTH + column
-    tl.store(giver, tl.load(giver) - program)
-    tl.store(taker, tl.load(taker) + program)
-    tl.debug_barrier()  # one thread releases what all have stored
-    tl.atomic_xchg(serving_ptr, ticket + 1, sem="release")
-
-
-@trial
-def ticket_lock() -> Trial:
-    accounts, expected = whole(3, 128, dtype=torch.int32), whole(3, 128, dtype=torch.int32)
-    for program in range(7):
-        expected[program % 3] -= program
-        expected[(program + 1) % 3] += program
-    args = dict(accounts_ptr=accounts, tickets_ptr=counters(), serving_ptr=counters(), WIDTH=128, num_warps=4)
-    return Trial(ticket_lock_kernel, (7,), args, dict(accounts_ptr=expected))

@@ -1,4 +1,4 @@
-"""Softmax, the gradients of a norm, and cross entropy: reductions of rows, and sums that programs share."""
+"""The gradients of a norm: reductions of rows, and sums that programs share."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -6,27 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import Trial, normal, trial, whole
-
-ROUNDED = 1e-6
-"""Sums of some hundred terms in fp32, in another order than torch's, and ex2.approx, rsqrt.approx: 2 ulp."""
-
-
-@triton.jit
-def softmax_kernel(x_ptr, out_ptr, rows, columns, BLOCK: tl.constexpr):
-    """Rows stay in registers; a program does every num_programs-th."""
-    column = tl.arange(0, BLOCK)
-    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        x = tl.load(x_ptr + row * columns + column, column < columns, -float("inf"))
-        grown = tl.exp(x - tl.max(x, 0))
-        tl.store(out_ptr + row * columns + column, grown / tl.sum(grown, 0), column < columns)
-
-
-@trial
-def softmax() -> Trial:
-    x = normal(5, 200)
-    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), rows=5, columns=200, BLOCK=256, num_warps=4)
-    return Trial(softmax_kernel, (2,), args, dict(out_ptr=x.softmax(1)), ROUNDED)
+from . import Trial, trial, whole
 
 
 @triton.jit
@@ -79,35 +59,3 @@ def layer_norm_backward_lock() -> Trial:
     args |= dict(columns=columns, share=1 / columns, BLOCK=128, num_warps=4)
     args |= dict(GROUPS=groups, locks_ptr=torch.zeros(groups, dtype=torch.int32))
     return Trial(locked_gradients_kernel, (rows,), args, expected)
-
-
-@triton.jit
-def cross_entropy_kernel(x_ptr, target_ptr, loss_ptr, columns, BLOCK: tl.constexpr):
-    """The loss of a row, whose logits are then replaced by their gradients."""
-    row = tl.program_id(0)
-    x_ptr += row * columns
-    target = tl.load(target_ptr + row)
-    highest, total = -float("inf"), 0.0
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + column, column < columns, -float("inf"))
-        higher = tl.maximum(highest, tl.max(x, 0))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), 0)
-        highest = higher
-    tl.store(loss_ptr + row, highest + tl.log(total) - tl.load(x_ptr + target))
-    tl.debug_barrier()  # every thread has read the target's logit, which one of them replaces
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + column, column < columns, -float("inf"))
-        gradient = tl.exp(x - highest) / total - (column == target).to(tl.float32)
-        tl.store(x_ptr + column, gradient, column < columns)
-
-
-@trial
-def cross_entropy() -> Trial:
-    x, target = normal(3, 300), torch.tensor([7, 299, 128])
-    logits = x.clone().requires_grad_()
-    loss = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-    loss.sum().backward()
-    args = dict(x_ptr=x, target_ptr=target, loss_ptr=torch.empty(3), columns=300, BLOCK=128, num_warps=4)
-    return Trial(cross_entropy_kernel, (3,), args, dict(x_ptr=logits.grad, loss_ptr=loss.detach()), ROUNDED)

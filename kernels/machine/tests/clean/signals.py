@@ -1,4 +1,4 @@
-"""Devices that write into each other's memory and tell by flags: all-gather and all-reduce.
+"""Devices that write into each other's memory and tell by flags: all-gather.
 
 Peers are known by their addresses, as symmetric memory has them: a table of one int64 a device. A flag is a word in the
 memory of the device that waits for it. Whoever waits takes it down again, so a next launch finds all flags as before.
@@ -42,7 +42,7 @@ def all_gather_kernel(
 ):  # fmt: skip
     """Write the own chunk everywhere, the next device first. Double what has come, the device before first.
 
-    Nobody may write here again before all devices have ended: see `all_reduce_kernel` for a kernel that waits for that.
+    Nobody may write here again before all devices have ended.
     """
     program, place, length = tl.program_id(0), tl.arange(0, CHUNK), tl.num_programs(0) * CHUNK
     chunk = tl.load(chunk_ptr + program * CHUNK + place)
@@ -71,40 +71,4 @@ def all_gather() -> list[Trial]:
             dict(out_ptr=2 * torch.cat(chunks)),
         )
         for rank, (chunk, here, its_flags) in enumerate(zip(chunks, gathered, flags, strict=True))
-    ]
-
-
-@triton.jit
-def all_reduce_kernel(
-    part_ptr, flags_ptr, out_ptr, rank, shown_ptrs, flags_ptrs, RANKS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Show the own part to all, add up what all show, and go once all have read."""
-    place, number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(0) * 2 * RANKS
-    tl.store(at_peer(shown_ptrs, rank, tl.float32) + place, tl.load(part_ptr + place))
-    for peer in range(RANKS):
-        raise_flag(flags_ptrs, peer, number + rank)
-    total = tl.zeros([BLOCK], tl.float32)
-    for peer in range(RANKS):
-        take_flag(flags_ptr + number + peer)
-        total += tl.load(at_peer(shown_ptrs, peer, tl.float32) + place)
-    tl.store(out_ptr + place, total)
-    for peer in range(RANKS):
-        raise_flag(flags_ptrs, peer, number + RANKS + rank)
-    for peer in range(RANKS):
-        take_flag(flags_ptr + number + RANKS + peer)
-
-
-@trial
-def all_reduce() -> list[Trial]:
-    parts = [whole(2 * 256, seed=rank) for rank in range(RANKS)]
-    flags, shown = [counters(2 * 2 * RANKS) for _ in parts], [torch.empty(512) for _ in parts]
-    shared = dict(shown_ptrs=Addresses(shown), flags_ptrs=Addresses(flags), RANKS=RANKS, BLOCK=256, num_warps=4)
-    return [
-        Trial(
-            all_reduce_kernel,
-            (2,),
-            shared | dict(part_ptr=part, flags_ptr=its_flags, out_ptr=torch.empty(512), rank=rank),
-            dict(out_ptr=sum(parts)),
-        )
-        for rank, (part, its_flags) in enumerate(zip(parts, flags, strict=True))
     ]
