@@ -197,6 +197,7 @@ class Trial:
         else:
             place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
             watched = Observed(seed, *self.limits, place=place)
+            watched.ledger.bears_none = fault.kind == "lanes"
             again = self._execute(watched)
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())

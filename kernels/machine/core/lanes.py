@@ -179,8 +179,8 @@ class Lanes:
         return late
 
     def access(self, memory, places, who: np.ndarray, epoch: int, instruction, *, writes: bool, strong: bool) -> None:
-        """Note an access by lanes. Raises RaceError or LanesError where another lane accessed these bytes, and the two
-        have not met since."""
+        """Note an access by lanes. Raises RaceError where another lane accessed these bytes, and the two have not met
+        since; where there was a shuffle or a vote, the ledger bears LanesError."""
         self.latest = epoch
         self.each[... if who[0] == COLLECTIVE else who] = epoch
         entry = Entry(places, who, epoch, strong)
@@ -223,5 +223,5 @@ class Lanes:
         did = "wrote" if notes.wrote else "read"
         text = f"{instruction} {does} {memory.name} that another lane of the warp {did}, with no order between"
         if epochs[first] <= self.shuffled:
-            raise LanesError(f"{text} but a shuffle or a vote", memory, byte, self.agent)
+            return memory.ledger.bear(LanesError(f"{text} but a shuffle or a vote", memory, byte, self.agent))
         raise RaceError(text, memory, byte, self.agent)

@@ -122,6 +122,8 @@ class Machine:
         with np.errstate(all="ignore"):
             while self._turn():
                 pass
+        if self.ledger.borne:
+            raise self.ledger.borne
 
     def begin(self, event: Event) -> None:
         """Begin an event: the hardware may do it once the events that it comes after are done."""

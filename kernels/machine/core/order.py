@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from .faults import FaultError
+
 GENERIC, KNOWN, SHARED, GLOBAL = range(4)
 UNFENCED = slice(GENERIC, SHARED)
 FOREVER = 2**31 - 1
@@ -175,6 +177,14 @@ class Ledger:
     def __init__(self) -> None:
         self.accesses = [Access(0, 0, "nobody", None, False, None, 0)]
         self.latest: dict[int, int] = {}
+        self.borne: FaultError | None = None
+        """The first of faults that are raised at the end of a run alone, since others matter more."""
+        self.bears_none = False
+
+    def bear(self, fault: FaultError) -> None:
+        if self.bears_none:
+            raise fault
+        self.borne = self.borne or fault
 
     def note(
         self,
