@@ -20,9 +20,12 @@ CHIPS = ("H100 SXM", "H100 PCIe", "H200")
 # 1,024 bytes of shared memory beyond its own.
 SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
 WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
-ROOM = SM_REGISTERS - 6_144 - 1_024, SM_SHARED_BYTES - 3 * CTA_BYTES - 128
-"""The registers and the bytes of shared memory that are left for a kernel beside a link's copier and one of the small
-kernels of links and instruments, which has 128 bytes."""
+COPIER = 6_144, CTA_BYTES
+"""The registers and the bytes of shared memory that are kept for a link's copier."""
+SMALL = 1_024, CTA_BYTES + 128
+"""Those for one of the small kernels of links and instruments."""
+ROOM = SM_REGISTERS - COPIER[0] - SMALL[0], SM_SHARED_BYTES - COPIER[1] - SMALL[1] - CTA_BYTES
+"""Those that are left for a kernel beside both."""
 
 
 def require(

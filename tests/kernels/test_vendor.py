@@ -22,7 +22,7 @@ def test_baselines_write_out(kind, shape, operands, device):
     """The vendor of the device under test, and NumPy, which knows the CPU and fp32 alone."""
     name, where = ("numpy", "cpu") if kind == "library" else ("torch" if device == "cpu" else "cublas", device)
     contender = CONTENDERS[name]
-    assert (contender.kind, contender.devices) == (kind, (where,))
+    assert (contender.kind, contender.devices) == (kind, [where])
     for dtype in (torch.float32,) if name == "numpy" else (torch.float32, torch.float16, torch.bfloat16):
         case = operands(*map(int, shape.split("x")), dtype, where=where, behind=BEHIND)
         assert contender.why_not(case.x, case.w) is None

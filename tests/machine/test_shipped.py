@@ -17,7 +17,7 @@ from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
 from kernels.contract import KernelLaunch
-from kernels.hopper import CTA_BYTES, KEPT, allotted
+from kernels.hopper import COPIER, CTA_BYTES, SMALL, allotted
 from kernels.inspect import Job, cubin_of, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
@@ -84,7 +84,7 @@ def crowding(kernel: CompiledKernel) -> str:
     """Return how a kernel takes more of an SM than is kept for it, or how a copier has nothing in flight."""
     cubin, about, is_copier = cubin_of(kernel), kernel.metadata, kernel.metadata.name == "copy_kernel"
     sizes = allotted(cubin.registers, about.num_warps), cubin.shared_bytes + CTA_BYTES
-    kept = KEPT["copier" if is_copier else "wait"]
+    kept = COPIER if is_copier else SMALL
     if cubin.spills or sizes[0] > kept[0] or sizes[1] > kept[1]:
         return f"takes {sizes} registers and bytes, {kept} are kept"
     inner = kernel.asm["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
