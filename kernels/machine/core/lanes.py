@@ -90,8 +90,6 @@ class Notes:
                 self.lanes[places] = 0
                 np.bitwise_or.at(self.lanes, places, bits)
                 bits = self.lanes[places]
-            elif len(entry.who) == LANES and (entry.places == entry.places[0]).all():
-                bits[:] = BITS[COLLECTIVE]  # a scalar
             else:  # of lanes that load one element by one instruction, the lowest stands for all
                 places = places[::-1]
                 bits = bits[::-1]
@@ -155,18 +153,14 @@ class Lanes:
         return released
 
     def beyond(self, lanes: np.ndarray, memory, places: np.ndarray, *, wrote: bool) -> np.ndarray:
-        """Those of some bytes that other lanes than these, [32], last wrote, or read. A scalar that all lanes load
-        counts as loaded by each."""
+        """Those of some bytes that other lanes than these, [32], last wrote, or read."""
         noted = self.writes if wrote else self.reads
         if memory not in noted:
-            return places
+            return places if wrote else places[:0]
         notes = noted[memory]
         notes.settle(self.met)
         held = notes.lanes[places]
-        by_others = held & BITS[:LANES][~lanes].sum(dtype=np.uint32) != 0
-        if not wrote:
-            by_others &= held != BITS[COLLECTIVE]
-        return places[by_others]
+        return places[held & BITS[:LANES][~lanes].sum(dtype=np.uint32) != 0]
 
     def late(self, epoch: int) -> np.ndarray:
         """[33]: for each lane, then for all lanes together, the others whose accesses of an epoch it does not know."""
@@ -188,6 +182,8 @@ class Lanes:
         if writes:
             self._check(self.reads.get(memory), entry, instruction, "overwrites")
         noted = self.writes if writes else self.reads
+        if not writes and not isinstance(places, slice) and who[0] != who[-1] and (places == places[0]).all():
+            return  # a scalar, which the warp loads as one
         if memory not in noted:
             noted[memory] = Notes(memory, writes)
         noted[memory].put(entry)

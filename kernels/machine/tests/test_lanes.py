@@ -159,11 +159,11 @@ add.s64 %d53, %A, %d50;\n"""
 # What lanes of one warp do, or of two.
 AMONG = """
 ok: PUT MEET GET | PUT BAR GET | PUT OWN | GPUT MEET GGET | PUT HALVES GET | VOLATILE LOOK | ALL FIRST | PUT MEET MATRIX
-ok: PUT MEET GET MEET PUT | BYTE MEET NEAR | SCALAR MEET ONE | EACH PUT COME WAIT GET | PUT MEET SHUFFLE GET
+ok: PUT MEET GET MEET PUT | BYTE MEET NEAR | SCALAR ONE | EACH PUT COME WAIT GET | PUT MEET SHUFFLE GET
 another lane of the warp wrote, with no order between$: PUT GET | GPUT GGET | BYTE NEAR | PUT HALVES FAR | PUT MATRIX
 another lane of the warp wrote, with no order between$: VOLATILE GET | SEVEN FIRST | PUT MEET SHUFFLE PUT GET
 global memory that another lane of the warp wrote, with no order between$: PUT SHUFFLE GET GPUT GGET
-another lane of the warp read, with no order between$: PUT MEET GET PUT | PUT MEET MATRIX PUT | SCALAR ONE
+another lane of the warp read, with no order between$: PUT MEET GET PUT | PUT MEET MATRIX PUT
 no order between but a shuffle or a vote: PUT SHUFFLE GET | PUT VOTE GET | PUT MEET GET SHUFFLE PUT
 ok: INIT PUT MEET ARRIVE / BAR WAIT GET | INIT ELSEWHERE SEVEN ARRIVE / BAR WAIT FIRST | PUT MEET RAISE / HEAR GET
 ok: INIT PUT MEET ELSEWHERE SEVEN ARRIVE MEET SEVEN4 / BAR WAIT FIRST
