@@ -181,9 +181,9 @@ class Lanes:
         self._check(self.writes.get(memory), entry, instruction, "overwrites" if writes else "reads")
         if writes:
             self._check(self.reads.get(memory), entry, instruction, "overwrites")
-        noted = self.writes if writes else self.reads
         if not writes and not isinstance(places, slice) and who[0] != who[-1] and (places == places[0]).all():
             return  # a scalar, which the warp loads as one
+        noted = self.writes if writes else self.reads
         if memory not in noted:
             noted[memory] = Notes(memory, writes)
         noted[memory].put(entry)
@@ -201,8 +201,7 @@ class Lanes:
         if entry.strong:
             epochs = np.maximum(epochs, 0)  # strong accesses conflict with none of their kind
         epochs = np.abs(epochs)
-        highest = epochs.max()
-        if highest <= self.met:
+        if epochs.max() <= self.met:
             return
         who = entry.lanes
         held = notes.lanes[entry.places].reshape(-1)

@@ -142,7 +142,8 @@ ACCESSES = dict(
     NEAR="ld.shared.b8 %r1, [%r5];", SEVEN="@%one st.shared.b32 [global_smem], 7;",
     SEVEN4="@%one st.shared.b32 [global_smem+252], 7;", ALL="st.shared.b32 [global_smem], 7;",
     GPUT="st.global.b32 [%d51], %l;", GGET="ld.global.b32 %r1, [%d53];", SCALAR="ld.global.b32 %r1, [%A];",
-    ONE="@%one st.global.b32 [%A], 7;", ELSEWHERE="st.global.b32 [%d52], %l;",
+    ONE="@%one st.global.b32 [%A], 7;",
+    LAST="setp.eq.u32 %p5, %l, 31; @%p5 st.global.b32 [%A], 7;", ELSEWHERE="st.global.b32 [%d52], %l;",
     VOLATILE="st.volatile.shared.b32 [%r9], %l;",
     LOOK="ld.volatile.shared.b32 %r1, [%r8];", MATRIX="ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [global_smem];",
     MEET="bar.warp.sync -1;", BAR="bar.sync 0;", HALVES=f"{HALF} bar.warp.sync %r4;",
@@ -159,7 +160,7 @@ add.s64 %d53, %A, %d50;\n"""
 # What lanes of one warp do, or of two.
 AMONG = """
 ok: PUT MEET GET | PUT BAR GET | PUT OWN | GPUT MEET GGET | PUT HALVES GET | VOLATILE LOOK | ALL FIRST | PUT MEET MATRIX
-ok: PUT MEET GET MEET PUT | BYTE MEET NEAR | SCALAR ONE | EACH PUT COME WAIT GET | PUT MEET SHUFFLE GET
+ok: PUT MEET GET MEET PUT | BYTE MEET NEAR | SCALAR ONE | SCALAR LAST | EACH PUT COME WAIT GET | PUT MEET SHUFFLE GET
 another lane of the warp wrote, with no order between$: PUT GET | GPUT GGET | BYTE NEAR | PUT HALVES FAR | PUT MATRIX
 another lane of the warp wrote, with no order between$: VOLATILE GET | SEVEN FIRST | PUT MEET SHUFFLE PUT GET
 global memory that another lane of the warp wrote, with no order between$: PUT SHUFFLE GET GPUT GGET
