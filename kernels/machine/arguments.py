@@ -6,6 +6,7 @@ An argument that is not right raises ValueError, in one line.
 import difflib
 import gc
 import operator
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,19 @@ def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
         raise ValueError(f"{name} {shape!r} is not one to three whole numbers from 0 on, as (4,) or (4, 2)")
     return sizes
+
+
+def several(names: str | Sequence[str]) -> Sequence[str]:
+    """Names, of which there may be one alone."""
+    return [names] if isinstance(names, str) else names
+
+
+def lines(accept: str | Sequence[str]) -> list[str]:
+    """Lines as instructions name them: of a file without its folders, or of PTX."""
+    for text in several(accept):
+        if not re.fullmatch(r"(\S+:|PTX line )\d+", text):
+            raise ValueError(f"accept={text!r}: it is a line as a verdict names it, 'sort.py:214' or 'PTX line 23'")
+    return [text.rpartition("/")[2] for text in several(accept)]
 
 
 def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

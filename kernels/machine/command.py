@@ -25,7 +25,7 @@ from .gpus import ARCHITECTURES
 from .processes import forked
 from .verdict import BUDGET, check
 
-PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
+PASSED_ON = "seeds", "seed", "arch", "strict", "accept", "trace", "slots", "budget", "processes", "empty"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=8, help="orders of events for each case (8)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
+    parser.add_argument("--strict", action="store_true", help="races of equal values are races")
+    parser.add_argument("--accept", action="append", default=[], metavar="FILE:LINE", help="its races are known")
     parser.add_argument("--slots", type=int, help="CTAs that the GPU holds at a time (as many as fit)")
     parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
     parser.add_argument("--empty", action="append", default=[], metavar="NAME", help="a tensor of torch.empty's")

@@ -8,6 +8,7 @@ import ast
 import linecache
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -39,6 +40,36 @@ def remarks(texts: Sequence[str]) -> list[Row]:
     if not texts:
         return []
     return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
+
+
+def told(equal: Mapping[str, str], accepted: Mapping[str, int]) -> list[Row]:
+    """Rows on what is no fault because it was allowed."""
+    rows = []
+    for place, what in equal.items():
+        text = f"race of equal values at {place}: {what} is stored twice, as the same bytes, with no order between"
+        rows.append(("note", text))
+    for place, count in accepted.items():
+        rows.append(("accept", f"{place}: {count} race{'s' * (count > 1)}, which count as ordered from then on"))
+    return rows
+
+
+def accepted_in(verdicts: Iterable[Mapping[str, int]]) -> str:
+    """The races that verdicts have accepted, for a line that sums up; "" where there are none."""
+    total: Counter[str] = Counter()
+    for accepted in verdicts:
+        total.update(accepted)
+    return f", {total.total()} races accepted at {', '.join(total)}" if total else ""
+
+
+def equal_values(machine: Machine, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """By the place of a store, what another has stored alike."""
+    texts = {}
+    for line, fault in machine.ledger.equal.items():
+        name = fault.memory.name
+        if isinstance(fault.memory, Region):
+            name = place(tensors, fault.memory, fault.byte, machine)
+        texts[line] = name
+    return texts
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -107,7 +138,7 @@ def touched(touch: Touch, more: str = "") -> Row:
     return word, text + more
 
 
-def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
+def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Machine) -> str:
     """The element of a tensor that a byte belongs to, as `out[3, 17]`, or what is nearest. A byte of shared memory is
     in that of the CTA that the machine watches."""
     size = f"({len(memory.data)} bytes)"

@@ -19,7 +19,7 @@ from .core.faults import FaultError, UninitialisedError
 from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Noted
-from .core.order import Clock
+from .core.order import Attempt
 from .core.program import Program, Ready, Step
 from .core.ptx import Instruction
 from .core.warp import Event, Warp
@@ -103,10 +103,11 @@ class Observed(Machine):
             memory.note_read = partial(self._note, memory.note_read, False)
             memory.note_write = partial(self._note, memory.note_write, True)
 
-    def _note(self, note: Callable, writes: bool, places, clock: Clock, row: int, number: int, inst, *more) -> None:
+    def _note(self, note: Callable, writes: bool, places, attempt: Attempt, *more) -> None:
         where, byte = self.place
+        inst = attempt.instruction
         if is_among(byte, places):
-            agent = self.ledger.accesses[number].agent or self.warp.agent
+            agent = self.ledger.accesses[attempt.number].agent or self.warp.agent
             address = byte
             if where < 0:
                 address += -where << REGION_BITS
@@ -120,7 +121,7 @@ class Observed(Machine):
             if writes and self.early:
                 raise SeenError
         try:
-            note(places, clock, row, number, inst, *more)
+            note(places, attempt, *more)
         except FaultError as error:
             if self.early:
                 return

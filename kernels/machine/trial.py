@@ -5,6 +5,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,22 @@ class Outcome(NamedTuple):
     text: str
     seed: int | None
     instructions: int
+    equal: Mapping[str, str] = {}
+    """By the place of a store: what another has stored alike, with no order between."""
+    accepted: Mapping[str, int] = {}
+    """How many races were accepted at each place."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a launch is judged by: the options of `check` of these names."""
+
+    slots: int | None
+    budget: int
+    tolerance: Any
+    empty: Sequence[str]
+    strict: bool
+    accept: Sequence[str]
 
 
 class Trial:
@@ -44,17 +61,15 @@ class Trial:
         self,
         launch: Call,
         arch: str,
-        limits: tuple,
         expected: Mapping | Sequence | None,
-        tolerance: Any,
-        empty: Any,
         row: list,
+        terms: Terms,
     ):
         self.launch = launch
         self.arch = arch
         self.target = capability(arch)
-        self.limits = limits
-        self.tolerance = tolerance
+        self.limits = terms.slots, terms.budget
+        self.terms = terms
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
         self.together: list[Trial | Tensor] = [self]  # the launches that a run begins, in their order
         self.tensors = dict(tensors_of(launch.args))
@@ -75,7 +90,7 @@ class Trial:
         self.begun_late = list(left_by_a_check(self.tensors)) if self.is_given else []
         storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
         self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in storages.items()}
-        self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
+        self.empty = empty_bytes(self.tensors, terms.empty)
         for start, flags in self.empty.items():
             _, contents = self.before[start]
             contents[flags] = EMPTY
@@ -201,7 +216,8 @@ class Trial:
             again = self._execute(watched)
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
-        return Outcome(kind, text, seed, machine.executed)
+        equal = report.equal_values(machine, self.tensors)
+        return Outcome(kind, text, seed, machine.executed, equal, machine.ledger.accepted)
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are
@@ -233,7 +249,7 @@ class Trial:
         self.unnamed = None
 
     def _tolerance(self, name: str, values: Tensor) -> float:
-        tolerance = self.tolerance
+        tolerance = self.terms.tolerance
         if isinstance(tolerance, Mapping):
             tolerance = tolerance.get(name)
         if tolerance is not None:
@@ -255,6 +271,8 @@ class Trial:
         try:
             machine.memory.covered = self.covered
             machine.memory.empty = self.empty
+            machine.ledger.strict = self.terms.strict
+            machine.ledger.accept = self.terms.accept
             for trial in self.together:
                 if isinstance(trial, Trial):
                     numbers.append(enqueue(machine, trial.launch, numbers, target=self.target))

@@ -5,8 +5,9 @@ kernel does wrong.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import triton
 from torch import Tensor
 
 from . import report
-from .arguments import resolve, whole_numbers
+from .arguments import lines, resolve, several, whole_numbers
 from .core.faults import UnknownError
 from .launcher import old_objects_frozen
 from .ptx_kernel import PtxKernel
-from .trial import Trial
+from .trial import Outcome, Terms, Trial
 
 BUDGET = 20_000_000
 LONGEST_ROW = 4  # the most launches that programmatic dependent launch lets overlap
@@ -27,14 +28,16 @@ CONSEQUENCES = ("wrong", "order", "hang")
 HANGS = 2
 """The number of hangs after which no other order is tried: where many programs spin, each takes long."""
 
+CONSEQUENCE = "it may be a consequence of that"
+
 
 @dataclass(frozen=True)
 class Verdict:
     """True where the kernel is exact under every order of events that was tried."""
 
     kind: str
-    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine
-    lacks something that the kernel needs."""
+    """exact, wrong, order, race, lanes, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the
+    machine lacks something that the kernel needs."""
     text: str
     """The finding, in words to act on."""
     seed: int | None
@@ -42,6 +45,8 @@ class Verdict:
     instructions: int
     """Instructions that all warps executed under the order of events that shows the fault, or under the last."""
     seconds: float
+    accepted: Mapping[str, int] = field(default_factory=dict)
+    """How many races were accepted at each line of `accept`, under all orders of events together."""
 
     def __bool__(self) -> bool:
         return self.kind == "exact"
@@ -65,6 +70,8 @@ def check(
     seed: int = 0,
     arch: str = "sm_90a",
     tolerance: float | Mapping[str, float] | None = None,
+    strict: bool = False,
+    accept: Sequence[str] = (),
     slots: int | None = None,
     budget: int = BUDGET,
     processes: int = 1,
@@ -86,6 +93,11 @@ def check(
     compared to the bit, and others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take
     part, else 0.0001.
 
+    `strict`: stores of equal bytes to one place, which nothing orders, are a race. By default they are a note.
+
+    `accept`: lines whose races are known, as "sort.py:214"; in plain PTX as "PTX line 23". Such a race is counted, the
+    access has the value of this order of events, and the two accesses are taken as ordered from then on.
+
     `slots`: CTAs that the GPU holds at a time; None: as many as fit by their threads, registers and shared memory.
 
     `budget`: instructions after which a run is given up.
@@ -105,37 +117,46 @@ def check(
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
     if isinstance(expected, Tensor):
         expected = [expected]
-    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty, row or [])
-    fault = None
-    rounded = []
-    hangs = 0
+    terms = Terms(slots, budget, tolerance, several(empty), strict, lines(accept))
+    trial = Trial(resolve(kernel, grid, args), arch, expected, row or [], terms)
     with old_objects_frozen():
-        for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
-            if outcome.kind == "exact":
-                rounded = [outcome.text] if outcome.text else rounded
-            elif outcome.kind not in CONSEQUENCES:
-                fault = outcome
-                break
-            else:
-                fault = fault or outcome
-                hangs += outcome.kind == "hang"
-            if hangs == HANGS or outcome.instructions > budget:
-                break
+        outcomes = [*tried(trial.outcomes(range(seed, seed + seeds), processes, trace), budget)]
     trial.remember()
+    equal: dict[str, str] = {}
+    accepted: Counter[str] = Counter()
+    for outcome in outcomes:
+        equal = outcome.equal | equal
+        accepted.update(outcome.accepted)
+    told = report.told(equal, accepted)
+    faults = [outcome for outcome in outcomes if outcome.kind != "exact"]
     if row is not None:
-        row[:] = [] if fault else [*trial.row[1 - LONGEST_ROW :], trial]
-    if fault:
-        rows = report.remarks(trial.begun_late)
+        row[:] = [] if faults else [*trial.row[1 - LONGEST_ROW :], trial]
+    if faults:
+        fault = min(faults, key=lambda outcome: outcome.kind in CONSEQUENCES)
+        if fault.accepted:
+            told.append(("behind", f"an accepted race at {', '.join(fault.accepted)}: {CONSEQUENCE}"))
+        rows = told + report.remarks(trial.begun_late)
         if fault.seed is not None:
             compiler = "" if isinstance(kernel, PtxKernel) else f"triton {triton.__version__}, "
             rows.append(("again", f"seed={fault.seed}, seeds=1: {compiler}{arch}"))
         text = report.page(fault.text, *rows)
-        return Verdict(fault.kind, text, fault.seed, fault.instructions, time.perf_counter() - begun)
+        return Verdict(fault.kind, text, fault.seed, fault.instructions, time.perf_counter() - begun, accepted)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
     lost = trial.lost if expected is None else []  # where results are as expected, it does not matter
-    rows = trial.doubts + lost + report.remarks(trial.early + rounded)
+    rounded = [outcome.text for outcome in outcomes if outcome.text][-1:]
+    rows = told + trial.doubts + lost + report.remarks(trial.early + rounded)
     text = report.page(f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *rows)
-    return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
+    return Verdict("exact", text, None, outcomes[-1].instructions, time.perf_counter() - begun, accepted)
+
+
+def tried(outcomes: Iterable[Outcome], budget: int) -> Iterator[Outcome]:
+    """Yield outcomes up to the one that settles the verdict."""
+    hangs = 0
+    for outcome in outcomes:
+        yield outcome
+        hangs += outcome.kind == "hang"
+        if outcome.kind not in ("exact", *CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
+            return
 
 
 def check_ptx(

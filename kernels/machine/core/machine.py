@@ -18,7 +18,7 @@ from .divergence import choose, run_in_lanes
 from .faults import FaultError, StuckError, TmaError
 from .launch import Cta, Launch
 from .memory import REGION_BITS, GlobalMemory
-from .order import CLUSTER_BITS, GENERIC, GLOBAL, SHARED, Clock, Ledger, joined
+from .order import CLUSTER_BITS, GLOBAL, SHARED, Attempt, Clock, Ledger, joined
 from .pool import Pool
 from .program import ALL_LANES, LANES, NO_LANES, Program
 from .stall import Stall
@@ -100,7 +100,7 @@ class Machine:
         self.clusters += 1
         number = self.ledger.note(launch.first << CLUSTER_BITS, 1, "a kernel of torch's")
         region, start = self.memory.region(address, launch), address % (1 << REGION_BITS)
-        region.note_write(slice(start, start + size), Clock(1), GENERIC, number, launch)
+        region.note_write(slice(start, start + size), Attempt(Clock(1), number, launch))
         self.launches.append(launch)
         return len(self.launches) - 1
 

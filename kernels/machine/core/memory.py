@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, KNOWN, Clock, Ledger, Releases, Replicas
+from .order import GENERIC, KNOWN, Attempt, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -135,26 +135,33 @@ class Noted:
         warp = self.ledger.accesses[self.ledger.latest[agent]].by
         return warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
 
-    def compare(self, noted, places: Places, clock: Clock, row: int, number: int, instruction, did: str) -> None:
-        """Raise RaceError if an access that is `noted` there is not ordered before the one that has this number."""
+    def compare(self, noted, places: Places, attempt: Attempt, did: str) -> None:
+        """Raise RaceError if an access that is `noted` there is not ordered before the one that is attempted."""
         numbers = noted[places]
+        clock, number, instruction, row, _ = attempt
         scope = self.ledger.accesses[number].scope
         for late in self.ledger.unordered(numbers, clock, row, scope):
-            late_bytes = self.bytes_at(places, numbers == late.number)
+            held = numbers == late.number
+            late_bytes = self.bytes_at(places, held)
             unknown = self.unknown(late.agent, late.epoch, clock, late_bytes, wrote=noted is self.writes)
-            if unknown.size:
-                break
-        else:
-            return
-        missing = "with no order between"
-        if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
-            missing = "with no fence.proxy.async after it"
-            if row == GENERIC:
-                missing = "and an mbarrier between them is used with a scope that does not reach so far"
-        elif scope and late.scope:
-            missing = "and one of their scopes does not reach the other"
-        message = f"{instruction} {did.format(self.name, late)}, {missing}"
-        raise RaceError(message, self, unknown.item(0), late.agent)
+            if not unknown.size:
+                continue
+            missing = "with no order between"
+            if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
+                missing = "with no fence.proxy.async after it"
+                if row == GENERIC:
+                    missing = "and an mbarrier between them is used with a scope that does not reach so far"
+            elif scope and late.scope:
+                missing = "and one of their scopes does not reach the other"
+            message = f"{instruction} {did.format(self.name, late)}, {missing}"
+            fault = RaceError(message, self, unknown.item(0), late.agent)
+            is_equal = noted is self.writes and late.is_plain and self.holds(late_bytes, attempt.stored, held)
+            if self.ledger.accepts(fault, attempt, [late.instruction], is_equal):
+                clock.learn(late.agent, late.epoch)
+
+    def holds(self, places: np.ndarray, stored: Rows | None, which: np.ndarray) -> bool:
+        """Whether bytes are already what a store leaves there: those of its bytes that `which`, one for each, says."""
+        return stored is not None and np.array_equal(self.data[places], stored.reshape(which.shape)[which])
 
 
 class Shared(Noted):
@@ -168,33 +175,36 @@ class Shared(Noted):
         self.first = first
         self.replicas = Replicas()
 
-    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+    def note_read(self, places: Places, attempt: Attempt) -> None:
         numbers = self.writes[places]
         if np.count_nonzero(numbers) < numbers.size:
             byte = self.bytes_at(places, numbers == 0).item(0)
-            raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        self.compare(self.writes, places, clock, row, number, instruction, READS)
-        read = self.ledger.accesses[number]
+            raise UninitialisedError(f"{attempt.instruction} reads shared memory that nobody wrote", self, byte)
+        self.compare(self.writes, places, attempt, READS)
+        read = self.ledger.accesses[attempt.number]
         self.reads[places, read.agent - self.first] = -read.epoch if read.scope else read.epoch
 
-    def note_write(
-        self, places: Places, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None
-    ) -> None:
-        """`of_writers`: a clock that knows more of other writes than `clock`."""
-        self.compare(self.writes, places, of_writers or clock, row, number, instruction, OVERWRITES)
+    def note_write(self, places: Places, attempt: Attempt, of_writers: Clock | None = None) -> None:
+        """`of_writers`: a clock that knows more of other writes than the attempt's."""
+        clock = attempt.clock
+        after_writes = attempt._replace(clock=of_writers) if of_writers else attempt
+        self.compare(self.writes, places, after_writes, OVERWRITES)
         reads = self.reads[places]
-        if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
+        if not self.ledger.accesses[attempt.number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        late = reads > clock.of(self.first, reads.shape[-1], min(row, KNOWN))
+        late = reads > clock.of(self.first, reads.shape[-1], min(attempt.row, KNOWN))
         for reader in np.unique(late.nonzero()[-1]).tolist() if late.any() else ():
             late_bytes = self.bytes_at(places, late[..., reader])
             agent = self.first + reader
-            unknown = self.unknown(agent, reads[..., reader].max(), clock, late_bytes, wrote=False)
+            epoch = reads[..., reader].max()
+            unknown = self.unknown(agent, epoch, clock, late_bytes, wrote=False)
             if not unknown.size:
                 continue
-            message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, unknown.item(0), agent)
-        self.writes[places] = number
+            message = f"{attempt.instruction} overwrites {self.name} while reader {reader} of the CTA may still read it"
+            fault = RaceError(message, self, unknown.item(0), agent)
+            if self.ledger.accepts(fault, attempt, self.ledger.instructions(agent, epoch), False):
+                clock.learn(agent, epoch)
+        self.writes[places] = attempt.number
 
     def end(self) -> None:
         """Release the memory, which nobody may access any more. It keeps its length."""
@@ -211,22 +221,23 @@ class Region(Noted):
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
-    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+    def note_read(self, places: Places, attempt: Attempt) -> None:
         if self.empty is not None:
             early = self.empty[places] & (self.writes[places] == 0)
             if early.any():
                 byte = self.bytes_at(places, early).item(0)
-                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", self, byte)
-        self.compare(self.writes, places, clock, row, number, instruction, READS)
-        self.reads[places] = number
+                raise UninitialisedError(f"{attempt.instruction} reads global memory that nobody wrote", self, byte)
+        self.compare(self.writes, places, attempt, READS)
+        self.reads[places] = attempt.number
 
-    def note_write(
-        self, places: Places, clock: Clock, row: int, number: int, instruction, of_readers: Clock | None = None
-    ) -> None:
-        """`of_readers`: a clock that knows more of reads than `clock`."""
-        self.compare(self.writes, places, clock, row, number, instruction, OVERWRITES)
-        self.compare(self.reads, places, of_readers or clock, min(row, KNOWN), number, instruction, READ_BEFORE)
-        self.writes[places] = number
+    def note_write(self, places: Places, attempt: Attempt, of_readers: Clock | None = None) -> None:
+        """`of_readers`: a clock that knows more of reads than the attempt's."""
+        self.compare(self.writes, places, attempt, OVERWRITES)
+        after_reads = attempt
+        if of_readers or attempt.row > KNOWN:
+            after_reads = attempt._replace(clock=of_readers or attempt.clock, row=min(attempt.row, KNOWN))
+        self.compare(self.reads, places, after_reads, READ_BEFORE)
+        self.writes[places] = attempt.number
 
 
 class GlobalMemory:

@@ -14,14 +14,15 @@ Two accesses that conflict and are not ordered are a fault whichever came first:
 not only the unlucky one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .faults import FaultError
+from .faults import FaultError, LanesError
 
 GENERIC, KNOWN, SHARED, GLOBAL = range(4)
 UNFENCED = slice(GENERIC, SHARED)
@@ -70,6 +71,11 @@ class Access:
     scope: Scope | None
     """The scope of a strong access, which is an atomic, volatile, or has semantics; None for a weak one."""
     number: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether lanes of a warp make it, without semantics: not the hardware for them, and no atomic."""
+        return self.generic and not self.scope and getattr(self.by, "agent", None) == self.agent
 
     def __str__(self) -> str:
         return f"{self.by}, at {self.instruction} or behind it," if self.instruction else str(self.by)
@@ -124,6 +130,10 @@ class Clock:
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
+    def learn(self, agent: int, epoch: int) -> None:
+        """Know at least as much of an agent as up to an epoch."""
+        self.put(agent, np.maximum(self.of(agent, 1, ALL_ROWS), epoch))
+
     def lower(self, agent: int, epoch: int) -> None:
         """Know no more of an agent than up to an epoch."""
         self.put(agent, np.minimum(self.of(agent, 1, ALL_ROWS), epoch), count=1)
@@ -171,6 +181,18 @@ def joined(clocks: Iterable[Clock]) -> Clock:
     return total
 
 
+class Attempt(NamedTuple):
+    """An access that is about to be made: what its agent knows, and the access's number in the ledger."""
+
+    clock: Clock
+    number: int
+    instruction: Any
+    row: int = GENERIC
+    """The row of the clock that it goes by."""
+    stored: np.ndarray | None = None
+    """[n, size]: the bytes that a plain store by the lanes of a warp leaves; None for any other access."""
+
+
 class Ledger:
     """All accesses of a run, by number; number 0 is no access."""
 
@@ -180,11 +202,35 @@ class Ledger:
         self.borne: FaultError | None = None
         """The first of faults that are raised at the end of a run alone, since others matter more."""
         self.bears_none = False
+        self.strict = True
+        """Whether stores of equal bytes race like any other."""
+        self.equal: dict[str, FaultError] = {}
+        """By the place of a store: the first time that it left what an unordered store had left already."""
+        self.accept: Sequence[str] = ()
+        """The places of accesses whose races are only counted."""
+        self.accepted: Counter[str] = Counter()
 
-    def bear(self, fault: FaultError) -> None:
-        if self.bears_none:
+    def accepts(self, fault: FaultError, attempt: Attempt, others: Iterable[Any], is_equal: bool) -> bool:
+        """Whether a race with one of the instructions `others` is accepted: then the two are ordered from now on.
+        `is_equal`: both store the same bytes, which is only noted. Raises any other fault, or bears it."""
+        if is_equal and not self.strict:
+            self.equal.setdefault(attempt.instruction.place, fault)
+            return False
+        for instruction in (attempt.instruction, *others) if self.accept else ():
+            place = getattr(instruction, "place", "")
+            if place in self.accept:
+                self.accepted[place] += 1
+                return True
+        if not isinstance(fault, LanesError) or self.bears_none:
             raise fault
         self.borne = self.borne or fault
+        return False
+
+    def instructions(self, agent: int, epoch: int) -> Iterator[Any]:
+        """Yield the instructions of an agent's epoch, the first of each kind."""
+        for access in self.accesses:
+            if (access.agent, access.epoch) == (agent, epoch):
+                yield access.instruction
 
     def note(
         self,

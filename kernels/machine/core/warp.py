@@ -11,7 +11,7 @@ from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
 from .lanes import Lanes
-from .order import UNFENCED, Agent, Clock, Scope
+from .order import UNFENCED, Agent, Attempt, Clock, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
@@ -162,9 +162,13 @@ class Warp:
         cta = self.cta
         return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
 
-    def note(self, instruction, scope: Scope | None = None) -> int:
-        """Note a generic access by this warp, and return its number."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
+    def attempt(self, instruction, scope: Scope | None = None, stored: np.ndarray | None = None) -> Attempt:
+        """Begin a generic access by this warp. `stored`: what it leaves, if it is a plain store."""
+        ledger = self.cta.machine.ledger
+        if ledger.accept:
+            self.tick()  # else an accepted race would order more than its two accesses
+        number = ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
+        return Attempt(self.clock, number, instruction, stored=stored)
 
     def __repr__(self) -> str:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""

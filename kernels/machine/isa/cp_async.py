@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core.faults import FaultError, UnknownError
 from ..core.memory import EMPTY
-from ..core.order import GENERIC, UNFENCED, Agent, Clock
+from ..core.order import UNFENCED, Agent, Attempt, Clock
 from ..core.program import effect, family
 from ..core.warp import Event
 from .access import chosen, numbers
@@ -58,13 +58,14 @@ def copy(program, inst):
         copies = w.group("cp.async")
         number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst, size)
-        cta.shared.note_write(target_places, w.clock, GENERIC, number, inst)
+        attempt = Attempt(w.clock, number, inst)
+        cta.shared.note_write(target_places, attempt)
         cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
             rows = np.flatnonzero(sizes == part)
             for region, which, places in memory.places(at[rows], part, inst, size):
-                region.note_read(places, w.clock, GENERIC, number, inst)
+                region.note_read(places, attempt)
                 parts.append((rows[which], region, places, part))
 
         def land():

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.cluster import Turn
 from ..core.divergence import not_ended
 from ..core.faults import BarrierError, RaceError, UnknownError
-from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Clock, Scope, joined
+from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Attempt, Clock, Scope, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
 from .access import numbers
 
@@ -254,7 +254,7 @@ def initialise(w, inst, where, count):
         if not 1 <= arrivals <= MOST:
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
         places = shared.places(np.array([at]), 8, inst, 8)
-        shared.note_write(places, w.clock, GENERIC, 0, inst)
+        shared.note_write(places, Attempt(w.clock, 0, inst))
         # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         shared.writes[places] = number
@@ -275,7 +275,7 @@ def invalidate(w, inst, where):
             raise mbarrier.fault("invalidates in the middle of a phase the")
         del w.cta.barriers[at]
         w.cta.loads[at] = mbarrier.agent, mbarrier.epoch
-        w.cta.shared.writes[at : at + 8] = w.note(inst)
+        w.cta.shared.writes[at : at + 8] = w.attempt(inst).number
 
 
 ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".noComplete")))

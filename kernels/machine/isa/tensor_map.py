@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.faults import BoundsError, RaceError, TmaError, UnknownError
 from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, swizzled
-from ..core.order import GENERIC
+from ..core.order import GENERIC, Attempt
 from ..core.program import effect, family, lanes_of, uniform
 from .alu import table
 from .sync import SCOPES
@@ -185,7 +185,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
             raise TmaError("TMA is given no tensor map")
         return decode(memory.maps[which])
     region, places = _in_global(w, address, inst)
-    region.note_read(places, w.clock, GENERIC, number, inst)
+    region.note_read(places, Attempt(w.clock, number, inst))
     tensor_map = decode(region.data[places].tobytes())
     writes = region.writes[places].tobytes()
     fences = memory.map_fences.get(address, ())
@@ -226,9 +226,9 @@ def replace(program, inst):
         shared = w.cta.shared
         for lane in lanes_of(w):
             places = _in_shared(w, int(where(w)[lane]))
-            number = w.note(inst)
-            shared.note_read(places, w.clock, GENERIC, number, inst)
-            shared.note_write(places, w.clock, GENERIC, number, inst)
+            attempt = w.attempt(inst)
+            shared.note_read(places, attempt)
+            shared.note_write(places, attempt)
             field = shared.data[places].view(FIELDS)[name]
             field[index] = value(w)[lane]
 
@@ -245,11 +245,11 @@ def publish(w, inst, to, source, size):
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
     shared = w.cta.shared
-    number = w.note(inst)
+    attempt = w.attempt(inst)
     places = _in_shared(w, uniform(w, source(w), "the source of a tensor map"))
-    shared.note_read(places, w.clock, GENERIC, number, inst)
+    shared.note_read(places, attempt)
     region, target = _in_global(w, uniform(w, to(w), "where a tensor map goes"), inst)
-    region.note_write(target, w.clock, GENERIC, number, inst)
+    region.note_write(target, attempt)
     region.data[target] = shared.data[places]
     w.tick()
 

@@ -83,6 +83,25 @@ def last_is_zero(x, out, N: tl.constexpr):
 
 
 @triton.jit
+def store_both(first, second, BY: tl.constexpr):
+    """All programs store to two places: the same, or each something else."""
+    tl.store(first, tl.program_id(0) // BY)
+    tl.store(second, tl.program_id(0) // BY)
+
+
+@triton.jit
+def store_again(x, n, N: tl.constexpr):
+    """Threads load and store by an index that wraps."""
+    at = tl.arange(0, N) % n
+    tl.store(x + n + at, tl.load(x + at))
+
+
+@triton.jit
+def store_back(x):
+    tl.store(x, tl.load(x))
+
+
+@triton.jit
 def tickets(counter, out):
     tl.store(out + tl.program_id(0), tl.atomic_add(counter, 1))
 
@@ -301,6 +320,14 @@ def of_labels() -> tuple:
     labels = torch.tensor([*range(-1, N - 2), -100])
     args = (labels, torch.zeros_like(labels), -3, -100, N)
     return skip, (1,), args, dict(out=torch.where(labels == -100, 0, labels * -3))
+
+
+LINE = store_both.fn.__code__.co_firstlineno + 3
+
+
+def of_both(by: int = 9, **options) -> tuple:
+    first, second = torch.zeros(2, 1, dtype=torch.int32)
+    return store_both, (3,), (first, second, by), None, options
 
 
 def of_square() -> tuple:

@@ -20,6 +20,7 @@ from kernels.machine import check, processes
 from kernels.machine.command import main
 from kernels.machine.tests.subjects import (
     DOUBLED,
+    LINE,
     STORE,
     N,
     asserts,
@@ -29,6 +30,7 @@ from kernels.machine.tests.subjects import (
     lowest,
     odd_instruction,
     of_add,
+    of_both,
     of_box,
     of_copy,
     of_empty,
@@ -48,6 +50,8 @@ from kernels.machine.tests.subjects import (
     of_view,
     shift,
     shift_row,
+    store_again,
+    store_back,
     tickets,
 )
 from kernels.machine.trial import Outcome, Trial
@@ -74,6 +78,25 @@ SUBJECTS = {
     "race of a scalar": (lambda: of_place(1, 1), r"race: x\[0\] is written and read"),
     "exact, by addresses": (lambda: of_table(N), "exact: "),
     "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
+    "exact, of equal values": (
+        of_both,
+        rf"exact: .*\n  note    race of equal values at subjects.py:{LINE}: first\[0\] is stored twice, .*"
+        r"\n  note    race of equal values at .*: second\[0\]",
+    ),
+    "exact, of equal values of lanes": (
+        lambda: (store_again, (1,), dict(x=torch.arange(200.0), n=100, N=256, num_warps=1)), "exact: .*equal values",
+    ),
+    "race of equal values": (lambda: of_both(strict=True), r"race: first\[0\] is written twice"),
+    "race of unequal values": (lambda: of_both(1), r"race: first\[0\] is written twice"),
+    "race of a scalar that stays": (lambda: (store_back, (2,), (torch.ones(1),)), r"race: x\[0\] is written and read"),
+    "race behind an accepted one": (
+        lambda: of_both(1, accept=f"tests/subjects.py:{LINE}"),
+        rf"race: second\[0\] is .*\n  accept  subjects.py:{LINE}: \d races?, .*\n  behind  an accepted race at subj",
+    ),
+    "order behind accepted ones": (
+        lambda: of_both(1, accept=[f"subjects.py:{LINE}", f"subjects.py:{LINE + 1}"]),
+        r"order: .*\n  accept  .*\n  accept  .*\n  behind  an accepted race at .*: it may be a consequence of that",
+    ),
     "exact, of 8 bits": (lambda: of_copy(0, torch.float8_e4m3fn), "exact: "),
     "exact, by its tolerance": (lambda: of_copy(0.5, tolerance=0.5), "exact: "),
     "wrong, by its tolerance": (lambda: of_copy(3e-5, tolerance=0), "wrong: "),
@@ -240,6 +263,7 @@ def test_verdict_says_what_to_act_on(judged, name):
 BAD_CALLS = {
     "arch": (dict(arch="sm_70"), "arch 'sm_70': it is one of sm_80, sm_86, sm_89, sm_90, sm_90a"),
     "seeds": (dict(seeds=0), "seeds=0: it is a whole number from 1 on"),
+    "accept": (dict(accept="sort.py"), "accept='sort.py': it is a line as a verdict names it, 'sort.py:214' or .*"),
     "grid is a number": (dict(grid=4), r"grid 4 is not one to three whole numbers from 0 on, as \(4,\) or \(4, 2\)"),
     "grid below 0": (dict(grid=lambda args: (args["N"], -1)), r"grid \(128, -1\) is not one to three"),
     "too many": (dict(args=(1, 2, 3, 4, 5)), "shift has 4 arguments, 5 are given; options go by name"),

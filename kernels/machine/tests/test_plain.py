@@ -141,13 +141,24 @@ EXACT = {
     "setmaxnreg without a count": ("setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232;",
         dict(more=".maxntid 384, 1, 1"), HERE * 0),
 }  # fmt: skip
+WARPS = """.shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; setp.lt.u32 p, a, 32; not.pred q, p;
+st.shared.u32 [c], 0; bar.sync 0;"""
 KINDS = {
     "a barrier that one warp leaves out": ("setp.lt.u32 p, a, 32; @!p bra END; bar.sync 3, 64; END:", {},
         r"hang: .*\n  waits   CTA 0, warp 0\n          PTX line 9: bar.sync 3, 64"),
     "no barrier": (TILE + SLOT.replace("bar.sync 0;", ""), {},
         r"(race|uninitialised): .*\n.*\n *PTX line 9: ld.shared"),
-    "a race of a variable": ("st.global.u32 [n], a;", dict(module=".global .u32 n;", grid=(2,), block=(1,)),
+    "a race of a variable": ("mov.u32 b, %ctaid.x; st.global.u32 [n], b;",
+        dict(module=".global .u32 n;", grid=(2,), block=(1,)),
         r"race: byte 0 of the variable n \(4 bytes\) is written twice"),
+    "equal values": (f"{WARPS} @p st.shared.u32 [s], 7; @q st.shared.u32 [s], 7;", {},
+        r"exact: .*\n  note    race of equal values at PTX line 10: shared memory is stored twice"),
+    "equal values of a store and of an atomic": (f"{WARPS} @p st.shared.u32 [s], 7; @q red.shared.or.b32 [s], 0;", {},
+        "race: byte 0 of the shared memory"),
+    "accepted races": (f"{WARPS} @p st.shared.u32 [s], 7;\n@q ld.shared.u32 c, [s];", dict(accept="PTX line 11"),
+        r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
+    "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];",
+        dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
     "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),

@@ -107,6 +107,12 @@ def test_a_projects_tests_run_without_a_gpu(elsewhere):
     assert not of["left"]
 
 
+def test_a_line_of_pyproject_accepts_races(elsewhere):
+    of = elsewhere(ran, "--machine", "-omachine_accept=project.py:10")
+    assert re.search(r"machine: 3 launches of 1 kernels, . bad, \d+ races accepted at project.py:10\n", of["out"])
+    assert {entry["kind"] for entry in of["entries"]} <= {"exact", "order"}
+
+
 def test_without_the_option_only_the_fixture_takes_launches(elsewhere):
     of = elsewhere(ran)
     assert re.search(r"1 failed, 5 skipped", of["out"])
