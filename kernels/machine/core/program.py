@@ -49,6 +49,8 @@ SPECIAL_ROWS = """
 %cluster_nctarank | full(w.program.cluster)
 %laneid | LANE
 %warpid | full(w.number)
+%smid | full(w.cta.number % w.cta.machine.sms)
+%nsmid | full(w.cta.machine.sms)
 %lanemask_eq | BIT
 %lanemask_lt | BIT - 1
 %lanemask_le | BIT + BIT - 1

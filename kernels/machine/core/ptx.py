@@ -324,7 +324,7 @@ def _declare(kernel: Kernel, text: str, names: ChainMap) -> None:
         (variable,) = variables_in(text)
         _add(kernel, variable, names)
         return
-    kind, registers = re.match(r"\.reg \.(\w+) (.*)", text).groups()
+    kind, registers = re.match(r"\.reg ?\.(\w+) (.*)", text).groups()
     for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", registers):
         numbers = range(int(count)) if count else [""]
         for number in numbers:

@@ -75,6 +75,10 @@ bfind                                      | s32 s64     | nt    | bit_length({0
 bfind.shiftamt=bit_length                  | u32 u64     | nt   | where({0}, 8 * {0}.itemsize - @({0}), ~{0}).astype(u4)
 brev=reverse                               | b32 b64     | uu    | @({0})
 bfe=field                                  | u32 s32 u64 s64 | ttnn  | @({0}, {1}, {2})
+bmsk.clamp                                 | b32         | nnn   | mask({0}, {1})
+bmsk.wrap                                  | b32         | nnn   | mask({0} & 31, {1} & 31)
+szext.clamp                                | u32 s32     | ttn   | field({0}, {1} * 0, minimum({1}, 32))
+szext.wrap                                 | u32 s32     | ttn   | field({0}, {1} * 0, {1} & 31)
 bfi=insert                                 | b32 b64     | uuunn | @({0}, {1}, {2}, {3})
 dp4a=dot_bytes                             | u32 s32     | ntcn  | @({0}, {1}, {2})
 and=& or=| xor=^                           | B pred      | uuu   | {0} @ {1}

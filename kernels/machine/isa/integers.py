@@ -92,6 +92,11 @@ def insert(a, into, start, length):
     return into & ~mask | bits & mask
 
 
+def mask(start, length):
+    """bmsk: `length` bits from `start` on are ones (9.7.1.25)."""
+    return shift_left(shift_left(~(start * 0), start) ^ shift_left(shift_left(~(start * 0), length), start), start * 0)
+
+
 def permute(a, b, selector):
     """prmt: each byte is one of the eight of `a` and `b`, or copies of its sign (9.7.9.7)."""
     chosen = selector[:, None] >> np.arange(0, 16, 4)

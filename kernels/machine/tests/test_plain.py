@@ -143,6 +143,14 @@ EXACT = {
 }  # fmt: skip
 WARPS = """.shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; setp.lt.u32 p, a, 32; not.pred q, p;
 st.shared.u32 [c], 0; bar.sync 0;"""
+
+
+def first(one: str, other: str) -> str:
+    """Warp 0 does one thing, then warp 1 another, with no order between."""
+    return f"""{WARPS} @q bra SPIN; {one} st.volatile.shared.u32 [s+252], 9; bra END;
+SPIN: ld.volatile.shared.u32 c, [s+252]; setp.ne.u32 p, c, 9; @p bra SPIN; {other} END:"""
+
+
 KINDS = {
     "a barrier that one warp leaves out": ("setp.lt.u32 p, a, 32; @!p bra END; bar.sync 3, 64; END:", {},
         r"hang: .*\n  waits   CTA 0, warp 0\n          PTX line 9: bar.sync 3, 64"),
@@ -153,12 +161,16 @@ KINDS = {
         r"race: byte 0 of the variable n \(4 bytes\) is written twice"),
     "equal values": (f"{WARPS} @p st.shared.u32 [s], 7; @q st.shared.u32 [s], 7;", {},
         r"exact: .*\n  note    race of equal values at PTX line 10: shared memory is stored twice"),
-    "equal values of a store and of an atomic": (f"{WARPS} @p st.shared.u32 [s], 7; @q red.shared.or.b32 [s], 0;", {},
-        "race: byte 0 of the shared memory"),
+    "equal values, behind an atomic": (first("red.global.or.b32 [n], 7;", "st.global.u32 [n], 7;"),
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n"),
+    "equal values, behind a load": (first("ld.global.u32 c, [n];", "st.global.u32 [n], 0;"),
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n"),
+    "equal values of lanes, behind an atomic": (f"{WARPS} setp.eq.u32 p, a, 0; setp.eq.u32 q, a, 1; "
+        "@p red.shared.or.b32 [s], 7; @q st.shared.u32 [s], 7;", dict(block=(32,)), "race: byte 0"),
     "accepted races": (f"{WARPS} @p st.shared.u32 [s], 7;\n@q ld.shared.u32 c, [s];", dict(accept="PTX line 11"),
         r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
-    "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];",
-        dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
+    "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];\n"
+        "ld.shared.u32 b, [c];", dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races"),
     "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
