@@ -24,7 +24,7 @@ from .core.faults import UnknownError
 from .core.machine import Machine
 from .core.memory import EMPTY
 from .core.program import Program
-from .core.ptx import parse
+from .core.ptx import Instruction, parse
 from .isa.tensor_map import KINDS, encode
 from .lint import carries_watched, races
 from .ptx_kernel import PtxKernel, number
@@ -43,8 +43,8 @@ class Compiled:
     program: Program
     lost: list[str]
     """Sentences on names that a loop does not carry, though it may mean to. They are found without running it."""
-    races: list[str]
-    """Sentences on waits that a lane may pass before others. They are found without running it."""
+    races: dict[str, Instruction]
+    """Sentences on waits that a lane may pass before others, found without running it, and where that lane then is."""
 
     @property
     def registers(self) -> int:
@@ -164,7 +164,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Compile a launch, add it to the machine, and return its number, for others that come `after` it."""
     made = compiled(launch, target)
-    machine.problems += made.lost + made.races
+    machine.problems += [*made.lost, *made.races]
     x, *more = launch.grid
     if made.triton:  # which counts clusters, where the hardware counts CTAs
         x *= made.program.cluster

@@ -122,11 +122,12 @@ class Observed(Machine):
                 raise SeenError
         try:
             note(places, attempt, *more)
-        except FaultError as error:
-            if self.early:
-                return
-            if not isinstance(error, UninitialisedError):
+            error = self.ledger.early
+        except FaultError as fault:
+            error = fault
+            if not self.early and not isinstance(error, UninitialisedError):
                 raise
+        if error and not self.early:
             self.early = error, self.touches[-1]
 
     # Chrome's trace format, which ui.perfetto.dev opens: a process for each CTA, a thread for each warp, a microsecond

@@ -42,6 +42,10 @@ class Outcome(NamedTuple):
     """How many races were accepted at each place."""
 
 
+OTHERWISE = 0x3C
+"""A byte that as a number, an address or a condition means something else than EMPTY."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a launch is judged by: the options of `check` of these names."""
@@ -143,7 +147,8 @@ class Trial:
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or "tf32" in opcodes else 1e-4
         self.lost = [("perhaps", problem) for problem in made.lost]
-        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
+        self.races = made.races
+        self.doubts: list[report.Row] = []
         self.early = []
         if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
             self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
@@ -201,6 +206,12 @@ class Trial:
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
         machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
         fault = self._execute(machine)
+        self.doubts = []
+        for problem, inst in self.races.items():
+            if not machine.arrivals.get(inst):
+                self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
+        if fault and fault is machine.ledger.early and not self._matters(machine, seed):
+            fault = machine.ledger.borne
         if trace:
             machine.write_trace(trace, fault)
         if fault is None:
@@ -218,6 +229,17 @@ class Trial:
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
         equal = report.equal_values(machine, self.tensors)
         return Outcome(kind, text, seed, machine.executed, equal, machine.ledger.accepted)
+
+    def _matters(self, machine: Machine, seed: int) -> bool:
+        """Whether anything comes of a read of shared memory that nobody wrote: whether a run ends in another way, or
+        leaves other results, where such memory holds other bytes."""
+        results = [array.copy() for array, _ in self.before.values()]
+        other = Machine(seed, *self.limits)
+        other.fill = OTHERWISE
+        self._execute(other)
+        arrays = [array for array, _ in self.before.values()]
+        is_same = all(map(np.array_equal, results, arrays)) and machine.executed == other.executed
+        return bool(machine.warps or other.warps) or not is_same
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are

@@ -71,7 +71,8 @@ class Cta:
         self.count = program.warps
         self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
         readers = Agent.BULK_WRITES * self.count if program.cluster == 1 else program.cluster * program.agents
-        self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
+        data = np.full(program.shared_bytes, machine.fill, np.uint8)
+        self.shared = Shared(machine.ledger, data, self.first, cluster.ctas[0].first, readers)
         self.scope = Scope("cta", launch.device, self.first, cluster.ctas[0].first)
         # The warps of the cluster's other CTAs, which a scope of this CTA does not reach.
         self.unreached = np.zeros((program.cluster, program.agents), bool)

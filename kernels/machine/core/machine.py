@@ -17,10 +17,11 @@ from .cluster import Cluster, check_end
 from .divergence import choose, run_in_lanes
 from .faults import FaultError, StuckError, TmaError
 from .launch import Cta, Launch
-from .memory import REGION_BITS, GlobalMemory
+from .memory import EMPTY, REGION_BITS, GlobalMemory
 from .order import CLUSTER_BITS, GLOBAL, SHARED, Attempt, Clock, Ledger, joined
 from .pool import Pool
 from .program import ALL_LANES, LANES, NO_LANES, Program
+from .ptx import Instruction
 from .stall import Stall
 from .warp import KINDS, Event, Warp, check_operands
 
@@ -39,11 +40,15 @@ class Machine:
         self.rng = random.Random(seed)
         self.slots = slots
         self.budget = budget
+        self.fill = EMPTY  # each byte of shared memory that nobody has written
+        self.sms = 132  # multiprocessors of a device, as an H100 has
         self.ledger = Ledger()
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of a module's variables, by device
         self.problems: list[str] = []  # in the code of the launches, found without running it
+        self.arrivals: dict[Instruction, bool] = {}
+        """Arrivals at mbarriers that were executed: whether by all lanes of each warp, each for itself."""
         self.hosts: list[Any] = []
         """Threads of the host. Each has `begin(width)`, and `steps`, a generator that yields between two steps."""
         self.events: dict[Event, None] = {}  # under way
@@ -115,15 +120,21 @@ class Machine:
         for launch in self.launches:
             launch.start = Clock(width)
             launch.end = Clock(width, ended=frozenset([launch.clusters]))
-        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS}
+        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS[:4]}
+        self.weights[KINDS[4]] = self.weights[KINDS[0]]  # seeds keep their orders of events
         # A host thread's weight, as a part of that of all others: what waits for it must not starve.
         self.host_weight = 10 ** self.rng.uniform(-3, 0)
         self._begin()
-        with np.errstate(all="ignore"):
-            while self._turn():
-                pass
-        if self.ledger.borne:
-            raise self.ledger.borne
+        try:
+            with np.errstate(all="ignore"):
+                while self._turn():
+                    pass
+        except Exception:
+            if self.ledger.early:  # which may have led to it
+                raise self.ledger.early from None
+            raise
+        if fault := self.ledger.early or self.ledger.borne:
+            raise fault
 
     def begin(self, event: Event) -> None:
         """Begin an event: the hardware may do it once the events that it comes after are done."""
@@ -253,7 +264,7 @@ class Machine:
         for warp in cta.warps:
             if warp.alive:
                 return False
-        for kind in ("TMA load", "cp.async"):
+        for kind in ("TMA load", "cp.async", "st.async"):
             if cta.under_way[kind]:
                 raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {kind} is on its way")
         if cta.program.cluster > 1:

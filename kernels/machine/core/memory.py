@@ -169,8 +169,7 @@ class Shared(Noted):
 
     name = "shared memory"
 
-    def __init__(self, ledger: Ledger, size: int, number: int, first: int, readers: int):
-        data = np.full(size, EMPTY, np.uint8)
+    def __init__(self, ledger: Ledger, data: np.ndarray, number: int, first: int, readers: int):
         super().__init__(ledger, data, number, readers)
         self.first = first
         self.replicas = Replicas()
@@ -179,7 +178,8 @@ class Shared(Noted):
         numbers = self.writes[places]
         if np.count_nonzero(numbers) < numbers.size:
             byte = self.bytes_at(places, numbers == 0).item(0)
-            raise UninitialisedError(f"{attempt.instruction} reads shared memory that nobody wrote", self, byte)
+            error = UninitialisedError(f"{attempt.instruction} reads shared memory that nobody wrote", self, byte)
+            self.ledger.early = self.ledger.early or error
         self.compare(self.writes, places, attempt, READS)
         read = self.ledger.accesses[attempt.number]
         self.reads[places, read.agent - self.first] = -read.epoch if read.scope else read.epoch

@@ -202,6 +202,8 @@ class Ledger:
         self.borne: FaultError | None = None
         """The first of faults that are raised at the end of a run alone, since others matter more."""
         self.bears_none = False
+        self.early: FaultError | None = None
+        """The first read of shared memory that nobody has written, which may not matter."""
         self.strict = True
         """Whether stores of equal bytes race like any other."""
         self.equal: dict[str, FaultError] = {}

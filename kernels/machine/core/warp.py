@@ -15,7 +15,7 @@ from .order import UNFENCED, Agent, Attempt, Clock, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
-KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
+KINDS = "TMA load", "TMA store", "wgmma", "cp.async", "st.async"
 """The kinds of events."""
 
 

@@ -82,19 +82,17 @@ def field(a, start, length):
     return np.where(length == 0, 0, bits)
 
 
+def mask(start, length):
+    """bmsk: ones in `length` bits from `start` on (9.7.1.25)."""
+    ones = length | ~length
+    return shift_left(~shift_left(ones, length), start)
+
+
 def insert(a, into, start, length):
     """bfi: `into`, where the lowest `length` bits of `a` take the place of those from `start` on (9.7.1.20)."""
     start = start & 255
-    ones = a | ~a
-    above = shift_left(ones, length & 255)
-    mask = shift_left(~above, start)
-    bits = shift_left(a, start)
-    return into & ~mask | bits & mask
-
-
-def mask(start, length):
-    """bmsk: `length` bits from `start` on are ones (9.7.1.25)."""
-    return shift_left(shift_left(~(start * 0), start) ^ shift_left(shift_left(~(start * 0), length), start), start * 0)
+    chosen = mask(start, (length & 255).astype(a.dtype))
+    return into & ~chosen | shift_left(a, start) & chosen
 
 
 def permute(a, b, selector):

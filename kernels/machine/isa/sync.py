@@ -6,14 +6,16 @@ from itertools import product
 import numpy as np
 
 from ..core.cluster import Turn
-from ..core.divergence import not_ended
+from ..core.divergence import all_here
 from ..core.faults import BarrierError, RaceError, UnknownError
 from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Attempt, Clock, Scope, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
-from .access import numbers
+from ..core.registers import numpy_name
+from .access import chosen, numbers
 
 INSTRUCTIONS = """
 bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned] | of all warps, or of as many as are said
+{bar,barrier}[.cta].red.{popc[.aligned].u32,{and,or}[.aligned].pred} | as these, and all lanes get what they vote
 griddepcontrol.{wait,launch_dependents} | with launch_pdl, between launches in a row
 fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys} | with strong accesses, at their scopes
 fence.proxy.async[.global,.shared::{cta,cluster}] | orders generic accesses with those of TMA and wgmma
@@ -39,7 +41,11 @@ def let_launches_begin(w, inst):
     w.cta.let()
 
 
-NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
+NAMED = re.compile(
+    r"bar(rier)?(\.cta)?\.((sync|arrive)(\.aligned)?|red\.(popc(\.aligned)?\.u32|(and|or)(\.aligned)?\.pred))"
+)
+VOTES = {"popc": np.count_nonzero, "and": np.all, "or": np.any}
+"""What bar.red makes of the lanes' votes."""
 
 
 @family("bar", "barrier")
@@ -49,12 +55,20 @@ def barrier(program, inst):
     Independent Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
-    waits = ".sync" in inst.op
-    number, threads = program.given(inst.args, ["u32", "u32?"])
+    waits = ".arrive" not in inst.op
+    args = inst.args
+    count = None
+    if ".red." in inst.op:
+        count = VOTES[inst.op.partition(".red.")[2].split(".")[0]]
+        target, *args, voted = args
+        kind = inst.op.rpartition(".")[2]
+        vote = program.get(voted, "pred")
+        put = program.put(target, kind)
+    number, threads = program.given(args, ["u32", "u32?"])
 
     def arrive(w) -> Turn:
         cta = w.cta
-        if w.mask is not None and (not_ended(w) & ~w.mask).any():
+        if not all_here(w):
             raise BarrierError("a barrier that not all lanes of the warp reach")
         which = uniform(w, number(w), "the number of a barrier")
         wanted = uniform(w, threads(w), "the threads of a barrier") if threads else program.warps * LANES
@@ -66,6 +80,8 @@ def barrier(program, inst):
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
         turn.arrived[w] = w.clock if waits else w.clock.copy()
+        if count:
+            turn.votes.append(chosen(w, vote(w)))
         finish(cta, which)
         return turn
 
@@ -76,6 +92,8 @@ def barrier(program, inst):
             return turn.until_over(w.cta.warps)
         if waits:
             w.join(turn.clock)
+        if count:
+            put(w, np.full(LANES, count(np.concatenate(turn.votes)), numpy_name(kind)))
         w.joined = None
         w.tick()
 
@@ -284,6 +302,8 @@ ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".
 @effect(*names(*ARRIVALS, order="release", spaces=ANYWHERE), operands="=b64 @ u32?")
 def arrive(w, inst, put, where, number):
     """The state that an arrival returns is the phase, and how many arrivals were pending before it."""
+    arrivals = w.cta.machine.arrivals
+    arrivals[inst] = arrivals.get(inst, True) and all_here(w)
     states = np.zeros(LANES, np.uint64)
     mine = w.scope(reach(inst))
     released = {mine: w.among.released(w.clock, w.mask)}

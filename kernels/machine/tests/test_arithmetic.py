@@ -203,6 +203,10 @@ def inserted(a: int, b: int, start: int, length: int, w: int) -> int:
     return b
 
 
+def ones_in(start: int, length: int) -> int:
+    return sum(1 << i for i in range(32) if start <= i < start + length)
+
+
 def carried(a: int, b: int) -> int:
     return a % 2**32 + b >> 32
 
@@ -260,6 +264,10 @@ bfind.shiftamt.K      K > u32           u32 u64                w - a.bit_length(
 brev.K                K > K             b32 b64                int(f"{a:0{w}b}"[::-1], 2)
 bfe.K                 K u32 u32 > K     u32 s32 u64 s64        extracted(a, b, c, kind)
 bfi.K                 K K u32 u32 > K   b32 b64                inserted(a, b, c, e, w)
+bmsk.clamp.b32        b32 b32 > b32     -                      ones_in(a, b)
+bmsk.wrap.b32         b32 b32 > b32     -                      ones_in(a % 32, b % 32)
+szext.clamp.K         K u32 > K         u32 s32                extracted(a, 0, min(b, 32), kind)
+szext.wrap.K          K u32 > K         u32 s32                extracted(a, 0, b % 32, kind)
 dp4a.u32.u32          u32 u32 u32 > u32   -                      dotted(a, b, c, "u", "u")
 dp4a.s32.s32          u32 u32 u32 > u32   -                      dotted(a, b, c, "s", "s")
 dp4a.u32.s32          u32 u32 u32 > u32   -                      dotted(a, b, c, "u", "s")

@@ -112,6 +112,7 @@ PIECES = ".param .u64 out, .param .u8 x, .param .s16 y, .param .f32 z, .param .a
 SUM = """ld.param.s8 b, [x]; ld.param.s16 c, [y]; add.u32 b, b, c; ld.param.f32 %f1, [z]; cvt.rzi.s32.f32 c, %f1;
 add.u32 b, b, c; mov.u64 %d1, s; cvta.param.u64 %d1, %d1; ld.u32 c, [%d1+8]; add.u32 b, b, c; ld.param.u32 c, [s+16];
 add.u32 b, b, c;"""
+EARLY = ".shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; ld.shared.u32 b, [c];"
 EXACT = {
     "labels without a dollar, bra by a predicate": ("LOOP: add.u32 b, b, 1; setp.lt.u32 p, b, a; @p bra LOOP;",
         dict(), HERE.clamp(min=1)),
@@ -138,9 +139,15 @@ EXACT = {
         dict(), torch.where(HERE > 20, 0, 1)),
     "a barrier of some": ("setp.lt.u32 p, a, 32; @p bra SOME; bar.arrive 3, 64; bra END; SOME: bar.sync 3, 64; END:",
         dict(), HERE * 0),
+    "registers without a space": ("{.reg.b16  h1, h2; mov.b32 {h1,h2}, a; cvt.u32.u16 b, h1;}", dict(), HERE),
+    "multiprocessors": ("mov.u32 b, %smid; mov.u32 c, %nsmid; setp.lt.u32 p, b, c; selp.u32 b, a, 0, p;", dict(), HERE),
+    "a value that nobody uses": (f"{EARLY} xor.b32 b, b, b; add.u32 b, b, a;", dict(), HERE),
     "setmaxnreg without a count": ("setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232;",
         dict(more=".maxntid 384, 1, 1"), HERE * 0),
 }  # fmt: skip
+INIT = """.shared .b64 bar; mov.u32 c, bar; and.b32 b, a, 31; setp.eq.u32 p, a, 0; @p mbarrier.init.shared.b64 [c], {};
+bar.sync 0; setp.eq.u32 p, b, 0; LOOP: mbarrier.try_wait.parity.shared.b64 q, [c], 1; @!q bra LOOP;"""
+ARRIVE = "mbarrier.arrive.shared.b64 _, [c];"
 WARPS = """.shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; setp.lt.u32 p, a, 32; not.pred q, p;
 st.shared.u32 [c], 0; bar.sync 0;"""
 
@@ -171,6 +178,12 @@ KINDS = {
         r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
     "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];\n"
         "ld.shared.u32 b, [c];", dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races"),
+    "a value that is stored": (EARLY, {}, "uninitialised: byte 0 "),
+    "a condition": (f"{EARLY} setp.gt.s32 p, b, 0; selp.u32 b, 1, 2, p;", {}, "uninitialised: byte 0 "),
+    "a loop": (f"{EARLY} setp.gt.s32 p, b, 0; @p bra END; add.u32 c, c, 1; END: mov.u32 b, 0;", {}, "uninitialised: "),
+    "an address": (f"{EARLY} and.b32 b, b, 252; ld.shared.u32 c, [b]; mov.u32 b, c;", {}, "uninitialised: byte 0 "),
+    "each lane arrives for itself": (INIT.format(64) + ARRIVE, {}, "exact: [^\n]*$"),
+    "a lane arrives for its warp": (f"{INIT.format(2)} setp.eq.u32 p, b, 0; @p {ARRIVE}", {}, "exact: .*\n  perhaps"),
     "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
