@@ -3,10 +3,12 @@
 An argument that is not right raises ValueError, in one line.
 """
 
+import ctypes
 import difflib
 import gc
 import operator
 import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +43,7 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
         if len(args) > len(names):
             raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
         args = zip(names, args, strict=False)
-    given = dict(args)
+    given = as_tensors(args)
     for wrapper in wrappers:
         if isinstance(wrapper, Heuristics):
             for argument, rule in wrapper.values.items():
@@ -155,22 +157,65 @@ def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int
     return empty
 
 
+def as_tensors(args: Any) -> dict[str, Any]:
+    """Arguments by name, with a tensor in the place of what has data_ptr(), dtype and shape as one has."""
+    given = dict(args)
+    like = {}
+    for name, value in given.items():
+        if hasattr(value, "data_ptr") and hasattr(value, "shape") and not isinstance(value, (Tensor, TensorWrapper)):
+            like[name] = value
+    bases = tensors_at([value.data_ptr() for value in like.values()]) if like else {}
+    for name, value in like.items():
+        shape = tuple(value.shape)
+        strides = value.stride() if hasattr(value, "stride") else torch.empty(shape, device="meta").stride()
+        address = value.data_ptr()
+        if address in bases:
+            storage = bases[address].untyped_storage()
+        else:  # torch did not make it
+            last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+            memory = (ctypes.c_char * (value.dtype.itemsize * (last + 1))).from_address(address)
+            storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        offset = (address - storage.data_ptr()) // value.dtype.itemsize
+        given[name] = torch.empty(0, dtype=value.dtype).set_(storage, offset, shape, strides)
+    return given
+
+
 def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Yield the elements of arguments that are addresses of tensors of this process: the argument's name, the index in
-    it, and the tensor at that address."""
+    """Yield the elements of arguments that are addresses in tensors of this process: the argument's name, the index in
+    it, and the tensor."""
     for name, table in tensors.items():
-        if table.dtype != torch.int64:
+        if table.dtype not in (torch.int64, torch.uint64):
             continue
-        far = (table > 1 << 32).nonzero().tolist()
-        living = tensors_by_address() if far else {}
+        numbers = table.view(torch.int64)
+        far = (numbers > 1 << 32).nonzero().tolist()
+        targets = tensors_at(numbers[numbers > 1 << 32].tolist()) if far else {}
         for index in map(tuple, far):
-            target = living.get(table[index].item())
+            target = targets.get(numbers[index].item())
             if target is not None:
                 yield name, index, target
 
 
-def tensors_by_address() -> dict[int, Tensor]:
-    """All tensors of this process that lie on the CPU, by address.
+def tensors_at(addresses: Sequence[int]) -> dict[int, Tensor]:
+    """The tensor of this process, on the CPU, that begins at each address; else one in whose storage it is."""
+    exact = {}
+    by_storage = {}
+    for tensor in sorted(living_tensors(), key=Tensor.element_size):  # so that bytes are the last choice
+        exact[tensor.data_ptr()] = tensor
+        by_storage[tensor.untyped_storage().data_ptr()] = tensor
+    starts = sorted(by_storage)
+    found = {}
+    for address in addresses:
+        start = starts[bisect(starts, address) - 1]
+        near = by_storage[start]
+        if address in exact:
+            found[address] = exact[address]
+        elif 0 <= address - start < near.untyped_storage().nbytes():
+            found[address] = near
+    return found
+
+
+def living_tensors() -> list[Tensor]:
+    """All tensors of this process that lie on the CPU.
 
     The garbage collector does not list frozen objects, and a check in another thread may have frozen some: they are
     unfrozen for the while.
@@ -180,12 +225,12 @@ def tensors_by_address() -> dict[int, Tensor]:
     objects = gc.get_objects()
     if was_frozen:
         gc.freeze()
-    tensors = {}
+    tensors = []
     for living in objects:
         if type(living) not in (Tensor, torch.nn.Parameter) or living.layout != torch.strided:
             continue
         if living.device.type == "cpu" and living.numel():
-            tensors[living.data_ptr()] = living
+            tensors.append(living)
     return tensors
 
 

@@ -16,6 +16,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 WARP_SIZE = 32
+REGISTERS, FRAME = 0x2F, 0x11
+"""EIATTR_REGCOUNT and EIATTR_FRAME_SIZE in .nv.info of a binary: 8 bytes, the number of a function and its value."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,16 @@ def compile_for(target: int, launch: Call) -> Any:
     if not isinstance(launch.kernel, JITFunction) or triton.knobs.runtime.interpret:  # Gluon is never interpreted
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before the kernel is imported")
     with offline(target):
-        return launch.kernel.warmup(grid=launch.grid, **launch.args)
+        try:
+            return launch.kernel.warmup(grid=launch.grid, **launch.args)
+        except AttributeError:  # of Triton's search for dependencies, which names no line and is made once
+            return launch.kernel.warmup(grid=launch.grid, **launch.args)
+
+
+def in_binary(cubin: bytes, attribute: int) -> int:
+    """The largest number that a binary has of its functions for an attribute, 1 where it has none."""
+    values = re.findall(rb"\x04" + re.escape(bytes([attribute])) + rb"\x08\0.{4}(.{4})", cubin, re.DOTALL)
+    return max((int.from_bytes(value, "little") for value in values), default=1)
 
 
 def binary_key(target: int, launch: Call) -> str:

@@ -6,7 +6,6 @@ descriptor is passed as its tensor map, shape and strides. Two pointers to scrat
 
 import gc
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import triton
 from torch import Tensor
 
 from . import isa  # noqa: F401 (it registers all instructions)
-from .compile import Call, compile_for
+from .compile import REGISTERS, Call, compile_for, in_binary
 from .core.faults import UnknownError
 from .core.machine import Machine
 from .core.memory import EMPTY
@@ -30,8 +29,6 @@ from .lint import carries_watched, races
 from .ptx_kernel import PtxKernel, number
 
 TARGET = 90
-REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
-"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,7 @@ class Compiled:
     @property
     def registers(self) -> int:
         """The number of registers of a thread, which only ptxas knows; 1 for plain PTX."""
-        counts = REGISTER_COUNT.findall(self.triton.asm["cubin"]) if self.triton else [b"\1"]
-        return max(count[0] for count in counts)
+        return in_binary(self.triton.asm["cubin"], REGISTERS) if self.triton else 1
 
 
 PROGRAMS: dict[str, Compiled] = {}

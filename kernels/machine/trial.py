@@ -80,7 +80,7 @@ class Trial:
         self.covered = covered_bytes(launch.args)
         self.pointers = {}
         for table, index, target in list(pointers_in(self.tensors)):
-            element = self.tensors[table][index]
+            element = self.tensors[table].view(torch.int64)[index]
             self.pointers[element.data_ptr()] = element, target
             self.tensors[f"{table}{list(index)}"] = target
             self.covered.pop(target.untyped_storage().data_ptr(), None)  # it may be any part of its storage

@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -174,6 +175,12 @@ def meet(arrived, programs):
 
 
 @gluon.jit
+def misspelt(x):
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.initialise(bar, count=1)
+
+
+@gluon.jit
 def mailbox(x, out, ARRIVALS: gl.constexpr, COUNT: gl.constexpr, FILLS: gl.constexpr, N: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     i = gl.arange(0, N, layout)
@@ -306,11 +313,37 @@ def of_place(n: int, block: int) -> tuple:
     return raise_in_place, (1,), (torch.zeros(n), n, block), dict(x=torch.ones(n))
 
 
-def of_table(n: int) -> tuple:
+def of_table(n: int, dtype: torch.dtype = torch.int64) -> tuple:
     """The kernel is given the addresses of its tensors in another."""
     KEPT[:] = torch.arange(n).float(), torch.zeros(n)
-    table = torch.tensor([tensor.data_ptr() for tensor in KEPT])
+    table = torch.tensor([tensor.data_ptr() for tensor in KEPT], dtype=dtype)
     return add_by_table, (1,), (table, N), {"table[1]": KEPT[0] + 1}
+
+
+def of_inner_addresses(by: int) -> tuple:
+    """Addresses of elements, the first of them `by` behind the first of a tensor."""
+    KEPT[:] = torch.arange(2 * N).float(), torch.zeros(2 * N)
+    table = torch.tensor([KEPT[0].data_ptr() + 4 * by, KEPT[1].data_ptr() + 4 * N], dtype=torch.uint64)
+    wanted = torch.cat([torch.zeros(N), torch.arange(by, by + N).float() + 1])
+    return add_by_table, (1,), (table, N), {"table[1]": wanted}
+
+
+class Like:
+    """Part of a tensor, or memory that torch knows nothing of: what Triton asks of it, and no more."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: torch.dtype):
+        self.shape, self.dtype, self.data_ptr = shape, dtype, lambda: address
+
+
+def of_like() -> tuple:
+    KEPT[:] = [torch.arange(2 * N).float()]
+    x = Like(KEPT[0].data_ptr() + 4 * N, (N,), torch.float32)
+    MEMORY[:] = [np.zeros(N, np.float32)]
+    out = Like(MEMORY[0].ctypes.data, (1, N), torch.float32)
+    return shift, (1,), (x, out, -2, N), dict(out=torch.arange(N - 2, 2 * N - 2).float()[None])
+
+
+MEMORY: list[np.ndarray] = []
 
 
 KEPT: list[torch.Tensor] = []

@@ -28,6 +28,7 @@ from kernels.machine.tests.subjects import (
     in_place,
     judge,
     lowest,
+    misspelt,
     odd_instruction,
     of_add,
     of_both,
@@ -36,7 +37,9 @@ from kernels.machine.tests.subjects import (
     of_empty,
     of_empty_box,
     of_hand_over,
+    of_inner_addresses,
     of_labels,
+    of_like,
     of_mailbox,
     of_meeting,
     of_place,
@@ -78,6 +81,10 @@ SUBJECTS = {
     "race of a scalar": (lambda: of_place(1, 1), r"race: x\[0\] is written and read"),
     "exact, by addresses": (lambda: of_table(N), "exact: "),
     "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
+    "exact, by unsigned addresses": (lambda: of_table(N, torch.uint64), "exact: "),
+    "exact, by inner addresses": (lambda: of_inner_addresses(N), "exact: "),
+    "above, by inner addresses": (lambda: of_inner_addresses(N + 1), r"bounds: the element 1 behind .* table\[0\]"),
+    "exact, of what is like a tensor": (of_like, "exact: "),
     "exact, of equal values": (
         of_both,
         rf"exact: .*\n  note    race of equal values at subjects.py:{LINE}: first\[0\] is stored twice, .*"
@@ -285,6 +292,10 @@ BAD_CALLS = {
     "pruned": (
         dict(kernel=of_pruned(0)[0], args=(torch.ones(N), torch.ones(N))),
         "shift_row: early_config_prune leaves none of its 1 configurations",
+    ),
+    "attribute": (
+        dict(kernel=misspelt, args=(torch.ones(N),)),
+        r"misspelt does not compile for sm_90a: mbarrier.initialise\(bar, count=1\): .*no attribute 'initialise'.*",
     ),
     "compiler": (dict(args=(torch.ones(N), torch.ones(N), 0, 3)), "shift does not compile for sm_90a: .*power of 2"),
 }
