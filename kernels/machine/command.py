@@ -25,7 +25,8 @@ from .gpus import ARCHITECTURES
 from .processes import forked
 from .verdict import BUDGET, check
 
-PASSED_ON = "seeds", "seed", "arch", "strict", "accept", "trace", "slots", "budget", "processes", "empty"
+OWN = "place", "coverage", "triton"
+"""The options that are not those of `check`."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
     parser.add_argument("--strict", action="store_true", help="races of equal values are races")
     parser.add_argument("--accept", action="append", default=[], metavar="FILE:LINE", help="its races are known")
+    parser.add_argument("--all", action="store_true", dest="all_programs", help="none stands for others that are alike")
     parser.add_argument("--slots", type=int, help="CTAs that the GPU holds at a time (as many as fit)")
     parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
     parser.add_argument("--empty", action="append", default=[], metavar="NAME", help="a tensor of torch.empty's")
@@ -130,8 +132,9 @@ def judge_each(
             os.dup2(printed.fileno(), 2)
             try:
                 given = dict(zip(("expected", "tolerance"), expected, strict=False))
-                for word in PASSED_ON:
-                    given[word] = getattr(options, word)
+                for word, value in vars(options).items():
+                    if word not in OWN:
+                        given[word] = value
                 verdict = check(kernel, grid, args, **given)
             except ValueError as error:
                 text = f"{name}  case {number}\n    {error}; {said_in(printed)}".removesuffix("; ")

@@ -68,11 +68,11 @@ class Launch:
 class launches:  # noqa: N801 (it is used as a function)
     """Judge every launch inside of a `with` block, whose end raises LaunchesError where one is not exact.
 
-    `seeds`, `seed`, `slots`, `budget`, `tolerance`, `strict` and `accept` are those of `check`. `sms`: multiprocessors
-    that the GPU says it has. `empty`: names of arguments that are as torch.empty makes them, in all kernels that have
-    one of this name. `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost
-    block of its thread, or to the latest block where its thread has none. A launch with a fault leaves what it had done
-    until then, and later verdicts may be consequences of that.
+    `seeds`, `seed`, `slots`, `budget`, `tolerance`, `strict`, `accept` and `all_programs` are those of `check`. `sms`:
+    multiprocessors that the GPU says it has. `empty`: names of arguments that are as torch.empty makes them, in all
+    kernels that have one of this name. `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes
+    to the innermost block of its thread, or to the latest block where its thread has none. A launch with a fault leaves
+    what it had done until then, and later verdicts may be consequences of that.
     """
 
     def __init__(

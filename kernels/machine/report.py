@@ -345,7 +345,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
         who += f", warp {ranges({warp.number for warp in warps})}"
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
     for launch in machine.launches:
-        waiting = launch.grid - launch.begun
+        waiting = len(launch.numbers) - launch.begun
         if waiting:
             text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))

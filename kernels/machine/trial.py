@@ -26,6 +26,7 @@ from .core.memory import EMPTY
 from .gpus import RESERVED, SMS, capability
 from .launcher import Compiled, address, compiled, enqueue, whole
 from .processes import forked, received
+from .stand_ins import Recorded, StandIns
 from .trace import Observed, SeenError
 
 
@@ -56,6 +57,7 @@ class Terms:
     empty: Sequence[str]
     strict: bool
     accept: Sequence[str]
+    all_programs: bool
 
 
 class Trial:
@@ -76,6 +78,9 @@ class Trial:
         self.terms = terms
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
         self.together: list[Trial | Tensor] = [self]  # the launches that a run begins, in their order
+        self.is_first = False  # whether this is the first of several orders, which says who stands for others
+        self.stand_ins: StandIns | None = None
+        self.chosen: list[int] = []
         self.tensors = dict(tensors_of(launch.args))
         self.covered = covered_bytes(launch.args)
         self.pointers = {}
@@ -107,6 +112,7 @@ class Trial:
             yield Outcome("unknown", report.lacking(error), None, 0)
             return
         self._note(made)
+        self.is_first = len(seeds) > 1 and not self.terms.all_programs
         yield self.run(seeds[0], trace)
         if processes == 1 or trace:
             for seed in seeds[1:]:
@@ -180,6 +186,7 @@ class Trial:
 
     def _join_row(self) -> None:
         """Have runs begin with the launches that this one may overlap. Their bounds were judged before."""
+        self.stand_ins = None
         self.together = [*self.row, self]
         self.covered = {}
         for trial in reversed(self.row):
@@ -204,7 +211,12 @@ class Trial:
         return names
 
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
-        machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
+        self.chosen = self.stand_ins.chosen(seed) if self.stand_ins else []
+        machine = Machine(seed, *self.limits)
+        if trace:
+            machine = Observed(seed, *self.limits, is_traced=True)
+        elif self.is_first:
+            machine = Recorded(seed, *self.limits)
         fault = self._execute(machine)
         self.doubts = []
         for problem, inst in self.races.items():
@@ -227,6 +239,11 @@ class Trial:
             again = self._execute(watched)
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
+        if self.is_first and kind == "exact" and isinstance(machine, Recorded) and not machine.ledger.accepted:
+            self.stand_ins = machine.stand_ins()
+            if self.stand_ins:
+                self.stand_ins.results = {start: array.copy() for start, (array, _) in self.before.items()}
+        self.is_first = False
         equal = report.equal_values(machine, self.tensors)
         return Outcome(kind, text, seed, machine.executed, equal, machine.ledger.accepted)
 
@@ -282,8 +299,10 @@ class Trial:
         return self.rounding if (numbers != numbers.round()).any() else 0
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
-        for array, contents in self.before.values():
+        for start, (array, contents) in self.before.items():
             array[:] = contents
+            if self.chosen:
+                self.stand_ins.keep(self.chosen, start, array)
         moved = []
         numbers = []
         for element, target in self.pointers.values():  # the machine's memory has addresses of its own
@@ -298,6 +317,8 @@ class Trial:
             for trial in self.together:
                 if isinstance(trial, Trial):
                     numbers.append(enqueue(machine, trial.launch, numbers, target=self.target))
+                    if self.chosen:
+                        machine.launches[-1].run(self.stand_ins.ctas(self.chosen))
                 else:
                     numbers.append(machine.written(address(machine, trial), trial.nbytes))
             machine.run()

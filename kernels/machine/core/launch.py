@@ -1,6 +1,7 @@
 """A launch, and the CTAs of its grid."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,8 @@ class Launch:
     end: Clock | None = None
 
     def __post_init__(self) -> None:
-        self.grid = self.left = math.prod(self.shape)
+        self.grid = math.prod(self.shape)
+        self.run(range(self.grid))
         image = b""
         for name, value in self.parameters.items():
             image += bytes(-len(image) % PARAMETER_BYTES)
@@ -49,6 +51,11 @@ class Launch:
             self.addresses[name] = value if is_map else PARAMETERS + len(image)
             image += value if isinstance(value, bytes) else (value % 2**64).to_bytes(8, "little")
         self.image = np.frombuffer(image, np.uint8)
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Run no CTAs but those of these numbers, in whole clusters."""
+        self.numbers = numbers
+        self.left = len(numbers)
 
     @property
     def clusters(self) -> range:
@@ -61,7 +68,7 @@ class Cta:
         self.machine = machine
         self.launch = launch
         self.program = program = launch.program
-        self.number = launch.begun
+        self.number = launch.numbers[launch.begun]
         self.cluster = cluster
         self.rank = len(cluster.ctas)
         self.ended = False

@@ -225,19 +225,19 @@ class Machine:
                 for cta in self.ctas:
                     if cta.launch is launch:
                         self._wake(cta.cluster)
-            if launch.begun == launch.grid or not (launch.is_free or launch.is_early):
+            if launch.begun == len(launch.numbers) or not (launch.is_free or launch.is_early):
                 continue
             if not launch.begun and launch.after:
                 last = self.launches[launch.after[-1]]
                 if not launch.is_early:
                     launch.start = self.known_after(launch)
-                elif last.begun < last.grid or any(cta.launch is last and not cta.lets for cta in self.ctas):
+                elif last.begun < len(last.numbers) or any(cta.launch is last and not cta.lets for cta in self.ctas):
                     continue
                 elif last.waited and last.after:
                     launch.start = self.known_after(last)
             here = self.held[launch.device]
             room, size = (self.slots or launch.grid + here) - here, launch.program.cluster
-            for _ in range(min(launch.grid - launch.begun, room) // size):
+            for _ in range(min(len(launch.numbers) - launch.begun, room) // size):
                 cluster = Cluster()
                 for _ in range(size):
                     self.ctas[cta := Cta(self, launch, cluster)] = None

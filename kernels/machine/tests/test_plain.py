@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.machine import check_ptx
+from kernels.machine.stand_ins import StandIns
 
 NVRTC = (Path(__file__).parent / "nvrtc.ptx").read_text()
 """By NVRTC 13.0, for sm_90a. In CUDA C++:
@@ -148,6 +149,11 @@ EXACT = {
 INIT = """.shared .b64 bar; mov.u32 c, bar; and.b32 b, a, 31; setp.eq.u32 p, a, 0; @p mbarrier.init.shared.b64 [c], {};
 bar.sync 0; setp.eq.u32 p, b, 0; LOOP: mbarrier.try_wait.parity.shared.b64 q, [c], 1; @!q bra LOOP;"""
 ARRIVE = "mbarrier.arrive.shared.b64 _, [c];"
+OWN_PART = "mov.u32 c, %ctaid.x; mul.wide.u32 t, c, 32; add.u64 o, o, t;"
+POLLS = f""".shared .b64 bar; mov.u32 c, bar; setp.eq.u32 p, a, 0; @p mbarrier.init.shared.b64 [c], 32; bar.sync 0;
+setp.lt.u32 p, a, 32; @p bra WAIT; mbarrier.arrive.shared.b64 _, [c]; exit;
+WAIT: mbarrier.try_wait.parity.shared.b64 q, [c], 0; @!q bra WAIT; setp.ge.u32 p, a, 8; @p exit; {OWN_PART}"""
+EIGHT = dict(grid=(8,), block=(8,))
 WARPS = """.shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; setp.lt.u32 p, a, 32; not.pred q, p;
 st.shared.u32 [c], 0; bar.sync 0;"""
 
@@ -184,6 +190,16 @@ KINDS = {
     "an address": (f"{EARLY} and.b32 b, b, 252; ld.shared.u32 c, [b]; mov.u32 b, c;", {}, "uninitialised: byte 0 "),
     "each lane arrives for itself": (INIT.format(64) + ARRIVE, {}, "exact: [^\n]*$"),
     "a lane arrives for its warp": (f"{INIT.format(2)} setp.eq.u32 p, b, 0; @p {ARRIVE}", {}, "exact: .*\n  perhaps"),
+    "stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT, "exact: .* events; in all but the first 2 of 8 programs stand"),
+    "no stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT | dict(all_programs=True), "exact: .* 3 orders of events$"),
+    "stand-ins of two ways": (f"{OWN_PART} setp.eq.u32 p, c, 3; @p bra END; add.u32 b, c, 7; END:", EIGHT,
+        "exact: .*; in all but the first 3 of 8 programs"),
+    "programs with atomics": (f"{OWN_PART} atom.global.add.u32 b, [o], 1;", EIGHT, "exact: .* 3 orders of events$"),
+    "a program that overwrites what others have read": (f"{OWN_PART} ld.global.u32 b, [n]; setp.eq.u32 p, c, 7;"
+        "@p st.global.u32 [n], 1;", EIGHT | dict(module=".global .u32 n;", slots=1), "exact: .* 3 orders of events$"),
+    "stand-ins that poll": (POLLS, dict(grid=(8,), block=(64,)), "exact: .*; in all but the first 2 of 8 programs"),
+    "programs that store the same": ("mov.u32 b, a;", EIGHT, "exact: .* 3 orders of events\n"),
+    "a fault of stand-ins": (f"{OWN_PART} mov.u32 b, %clock;", EIGHT, r"order: (.|\n)*again   seed=0, seeds=2: sm_90a"),
     "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
@@ -236,6 +252,22 @@ def test_what_is_wrong_is_told(name):
     body, more, text = KINDS[name]
     verdict, _ = judged(body, **more)
     assert re.match(text, str(verdict)), verdict
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_stand_ins_leave_what_all_would_have_left(processes):
+    expected = HERE // 8 * 10 + HERE % 8
+    body = f"{OWN_PART} mad.lo.u32 b, c, 10, a;"
+    verdict, out = judged(body, processes=processes, expected=[expected.int()], **EIGHT)
+    assert "2 of 8" in verdict.text, verdict
+    assert out.tolist() == expected.tolist()
+
+
+def test_other_programs_stand_for_the_others_in_each_order():
+    stand_ins = StandIns([[5, 6, 7, 8], [9]], 4, 2, {})
+    assert {tuple(stand_ins.ctas(stand_ins.chosen(seed))) for seed in range(99)} == {
+        (2 * a, 2 * a + 1, 2 * b, 2 * b + 1, 10, 11) for a in range(1, 5) for b in range(a + 1, 5)
+    }
 
 
 @pytest.mark.parametrize("name", BAD)
