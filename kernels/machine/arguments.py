@@ -17,16 +17,16 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.nvidia.compiler import CUDAOptions
-from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
 from .compile import Call
 from .ptx_kernel import PtxKernel
 
 
-def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the first configuration that is not
-    pruned; heuristics set the arguments that they are for."""
+def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any], number: int = 1) -> Call:
+    """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the configuration of this number of
+    those that are not pruned; heuristics set the arguments that they are for."""
     if isinstance(kernel, PtxKernel):
         return Call(kernel, whole_numbers("grid", grid), dict(args))
     wrappers = []
@@ -44,12 +44,14 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
             raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
         args = zip(names, args, strict=False)
     given = as_tensors(args)
+    configs = [None]
     for wrapper in wrappers:
         if isinstance(wrapper, Heuristics):
             for argument, rule in wrapper.values.items():
                 given[argument] = rule(dict(given))
         else:
-            configure(name, wrapper, given)
+            configs = configurations(name, wrapper, given)
+            configure(configs[min(number, len(configs)) - 1], given)
     words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
     for argument in given:
         if argument not in words:
@@ -62,19 +64,27 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
         raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
     if callable(grid):
         grid = grid(everything)
-    return Call(kernel, whole_numbers("grid", grid), given)
+    if number > len(configs):
+        raise ValueError(f"configs={number}: {name} has {len(configs)}")
+    config = f"{number} of {len(configs)}: {configs[number - 1]}" if len(configs) > 1 else ""
+    return Call(kernel, whole_numbers("grid", grid), given, config, len(configs))
 
 
-def configure(name: str, tuner: Autotuner, given: dict[str, Any]) -> None:
-    """Add the arguments of the first configuration that is not pruned, and call its pre_hook."""
+def configurations(name: str, tuner: Autotuner, given: dict[str, Any]) -> list[Config]:
+    """Those that are not pruned."""
     configs = tuner.configs
     if tuner.early_config_prune:
         configs = list(tuner.early_config_prune(configs, given, **given))
     if not configs:
         raise ValueError(f"{name}: early_config_prune leaves none of its {len(tuner.configs)} configurations")
-    given.update(configs[0].all_kwargs())
-    if configs[0].pre_hook:
-        configs[0].pre_hook(given)
+    return configs
+
+
+def configure(config: Config, given: dict[str, Any]) -> None:
+    """Add the arguments of a configuration, and call its pre_hook."""
+    given.update(config.all_kwargs())
+    if config.pre_hook:
+        config.pre_hook(given)
 
 
 def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=8, help="orders of events for each case (8)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
+    parser.add_argument("--configs", default=1, type=which, help="the number of an autotuned kernel's, or all (1)")
     parser.add_argument("--strict", action="store_true", help="races of equal values are races")
     parser.add_argument("--accept", action="append", default=[], metavar="FILE:LINE", help="its races are known")
     parser.add_argument("--all", action="store_true", dest="all_programs", help="none stands for others that are alike")
@@ -71,6 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         raise ValueError("it takes FILE::NAME of a kernel; see --help")
     except ValueError as error:
         parser.error(str(error))
+
+
+def which(configs: str) -> int | str:
+    return configs if configs == "all" else int(configs)
 
 
 def coverage() -> Iterator[str]:

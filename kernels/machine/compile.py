@@ -27,6 +27,10 @@ class Call:
     kernel: Any
     grid: Sequence[int]
     args: dict[str, Any] = field(repr=False)
+    config: str = ""
+    """The configuration of an autotuned kernel, in words."""
+    configs: int = 1
+    """How many it has."""
 
 
 def driver_for(target: int) -> SimpleNamespace:

@@ -42,9 +42,9 @@ def remarks(texts: Sequence[str]) -> list[Row]:
     return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
 
 
-def told(equal: Mapping[str, str], accepted: Mapping[str, int]) -> list[Row]:
-    """Rows on what is no fault because it was allowed."""
-    rows = []
+def told(equal: Mapping[str, str], accepted: Mapping[str, int], config: str) -> list[Row]:
+    """Rows on the configuration, and on what is no fault because it was allowed."""
+    rows = [("config", config)] if config else []
     for place, what in equal.items():
         text = f"race of equal values at {place}: {what} is stored twice, as the same bytes, with no order between"
         rows.append(("note", text))

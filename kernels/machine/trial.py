@@ -89,7 +89,7 @@ class Trial:
             self.pointers[element.data_ptr()] = element, target
             self.tensors[f"{table}{list(index)}"] = target
             self.covered.pop(target.untyped_storage().data_ptr(), None)  # it may be any part of its storage
-        self.is_given = expected is not None
+        self.is_given = bool(expected)
         self.unnamed: list[Tensor] | None = None
         self.wanted: dict[str, Tensor] = {}
         if isinstance(expected, Mapping):

@@ -7,7 +7,7 @@ kernel does wrong.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import triton
 from torch import Tensor
 
 from . import report
-from .arguments import lines, resolve, several, whole_numbers
+from .arguments import lines, resolve, several, tensors_of, whole_numbers
 from .core.faults import UnknownError
-from .launcher import old_objects_frozen
+from .launcher import old_objects_frozen, whole
 from .ptx_kernel import PtxKernel
 from .trial import Outcome, Terms, Trial
 
@@ -64,6 +64,7 @@ def check(
     grid: Sequence[int] | Callable[[dict], Sequence[int]],
     args: Mapping[str, Any] | Sequence[Any],
     *,
+    configs: int | str = 1,
     expected: Mapping[str, Tensor] | Tensor | Sequence[Tensor] | None = None,
     empty: Sequence[str] = (),
     seeds: int = 8,
@@ -83,6 +84,9 @@ def check(
 
     `args`: arguments by name or in their order. Tensors lie on the CPU. Each run begins with them as they are;
     afterwards they hold the results of the last run.
+
+    `configs`: which of an autotuned kernel's configurations that are not pruned, the first being 1; or "all", each on
+    the tensors as they are: up to the first that is not exact. One that does not compile is told.
 
     `expected`: what tensors must hold then, by the names of arguments, or in the order of those that the kernel writes.
     Without it all results must be the same under every order.
@@ -115,47 +119,91 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
+    if configs == "all":
+        return check_each(dict(locals()))
     begun = time.perf_counter()
-    for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
+    for name, number in dict(configs=configs, seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
     if isinstance(expected, Tensor):
         expected = [expected]
     terms = Terms(slots, budget, tolerance, several(empty), strict, lines(accept), all_programs)
-    trial = Trial(resolve(kernel, grid, args), arch, expected, row or [], terms)
+    trial = Trial(resolve(kernel, grid, args, configs), arch, expected, row or [], terms)
+    orders = range(seed, seed + seeds)
     with old_objects_frozen():
-        outcomes = [*tried(trial.outcomes(range(seed, seed + seeds), processes, trace), budget)]
+        outcomes = [*tried(trial.outcomes(orders, processes, trace), budget)]
     trial.remember()
-    equal: dict[str, str] = {}
-    accepted: Counter[str] = Counter()
-    for outcome in outcomes:
-        equal = outcome.equal | equal
-        accepted.update(outcome.accepted)
-    told = report.told(equal, accepted)
-    faults = [outcome for outcome in outcomes if outcome.kind != "exact"]
+    verdict = concluded(trial, outcomes, orders, begun)
     if row is not None:
-        row[:] = [] if faults else [*trial.row[1 - LONGEST_ROW :], trial]
+        row[:] = [*trial.row[1 - LONGEST_ROW :], trial] if verdict else []
+    return verdict
+
+
+def concluded(trial: Trial, outcomes: Sequence[Outcome], orders: range, begun: float) -> Verdict:
+    """The verdict on a launch by the outcomes of its orders of events."""
+    faults = [outcome for outcome in outcomes if outcome.kind != "exact"]
     if faults:
-        fault = min(faults, key=lambda outcome: outcome.kind in CONSEQUENCES)
-        if fault.accepted:
-            told.append(("behind", f"an accepted race at {', '.join(fault.accepted)}: {CONSEQUENCE}"))
-        rows = told + report.remarks(trial.begun_late)
-        if fault.seed is not None:
-            compiler = "" if isinstance(kernel, PtxKernel) else f"triton {triton.__version__}, "
-            first = seed if trial.stand_ins else fault.seed  # which says who stands for others
-            rows.append(("again", f"seed={first}, seeds={fault.seed - first + 1}: {compiler}{arch}"))
-        text = report.page(fault.text, *rows)
-        return Verdict(fault.kind, text, fault.seed, fault.instructions, time.perf_counter() - begun, accepted)
-    text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
-    lost = trial.lost if expected is None else []  # where results are as expected, it does not matter
-    rounded = [outcome.text for outcome in outcomes if outcome.text][-1:]
-    rows = told + trial.doubts + lost + report.remarks(trial.early + rounded)
-    text = f"{text} under {seeds} order{'s' * (seeds > 1)} of events"
+        last = min(faults, key=lambda outcome: outcome.kind in CONSEQUENCES)
+        title, rows = last.text, on_fault(trial, last, orders)
+    else:
+        last = outcomes[0 if trial.stand_ins else -1]
+        title, rows = on_exact(trial, outcomes, orders)
+    accepted: Counter[str] = Counter()
+    equal: dict[str, str] = {}
+    for outcome in outcomes:
+        accepted.update(outcome.accepted)
+        equal = outcome.equal | equal
+    text = report.page(title, *report.told(equal, accepted, trial.launch.config), *rows)
+    seed = last.seed if faults else None
+    return Verdict(last.kind, text, seed, last.instructions, time.perf_counter() - begun, accepted)
+
+
+def check_each(options: dict[str, Any]) -> Verdict:
+    """Check each configuration, by the options of `check`."""
+    launch = resolve(options["kernel"], options["grid"], options["args"])
+    storages = [whole(tensor) for _, tensor in tensors_of(launch.args)]
+    before = [array.copy() for array in storages]
+    rows = []
+    verdict = None
+    for number in range(1, launch.configs + 1):
+        for array, contents in zip(storages, before, strict=True):
+            array[:] = contents
+        try:
+            verdict = check(**options | dict(configs=number))
+        except ValueError as error:
+            if launch.configs == 1:
+                raise
+            rows.append(("config", f"{number} of {launch.configs}: {error}"))
+            continue
+        if not verdict:
+            break
+    if verdict is None:
+        raise ValueError(rows[0][1])
+    return replace(verdict, text=report.page(verdict.text, *rows))
+
+
+def on_fault(trial: Trial, fault: Outcome, orders: range) -> list[report.Row]:
+    rows = []
+    if fault.accepted:
+        rows.append(("behind", f"an accepted race at {', '.join(fault.accepted)}: {CONSEQUENCE}"))
+    rows += report.remarks(trial.begun_late)
+    if fault.seed is not None:
+        compiler = "" if isinstance(trial.launch.kernel, PtxKernel) else f"triton {triton.__version__}, "
+        first = orders.start if trial.stand_ins else fault.seed  # which says who stands for others
+        rows.append(("again", f"seed={first}, seeds={fault.seed - first + 1}: {compiler}{trial.arch}"))
+    return rows
+
+
+def on_exact(trial: Trial, outcomes: Sequence[Outcome], orders: range) -> tuple[str, list[report.Row]]:
+    text = "as expected" if trial.is_given else "no fault, and the same results (nothing was expected of them)"
+    text += f" under {len(orders)} order{'s' * (len(orders) > 1)} of events"
     if trial.stand_ins:
         text += f"; in all but the first {trial.stand_ins}"
-    text = report.page(text, *rows)
-    last = outcomes[0 if trial.stand_ins else -1]
-    return Verdict("exact", text, None, last.instructions, time.perf_counter() - begun, accepted)
+    rows = trial.doubts
+    if not trial.is_given:  # where results are as expected, it does not matter
+        rows = rows + trial.lost
+    rounded = [outcome.text for outcome in outcomes if outcome.text]
+    return text, rows + report.remarks(trial.early + rounded[-1:])
 
 
 def tried(outcomes: Iterable[Outcome], budget: int) -> Iterator[Outcome]:

@@ -37,6 +37,15 @@ def add(pair, out, n, scale, B: tl.constexpr, EVEN: tl.constexpr, bias=0.5):
         tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n) * scale + bias, mask=i < n)
 
 
+@triton.autotune([triton.Config(dict(B=n), num_warps=1) for n in (32, 64, 1 << 21)], key=[])
+@triton.jit
+def copy_by_two(x, out, n, B: tl.constexpr):
+    """Right in its first configuration alone; the third does not compile."""
+    for start in range(0, n, 2 * B - 32):
+        i = start + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
 @triton.jit
 def shift(x, out, by, N: tl.constexpr):
     i = tl.arange(0, N)
@@ -361,6 +370,11 @@ LINE = store_both.fn.__code__.co_firstlineno + 3
 def of_both(by: int = 9, **options) -> tuple:
     first, second = torch.zeros(2, 1, dtype=torch.int32)
     return store_both, (3,), (first, second, by), None, options
+
+
+def of_configurations(configs: int | str) -> tuple:
+    x = torch.arange(128.0)
+    return copy_by_two, (1,), (x, torch.zeros(128), 128), dict(out=x), dict(configs=configs)
 
 
 def of_square() -> tuple:

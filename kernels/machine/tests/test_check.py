@@ -33,6 +33,7 @@ from kernels.machine.tests.subjects import (
     of_add,
     of_both,
     of_box,
+    of_configurations,
     of_copy,
     of_empty,
     of_empty_box,
@@ -60,7 +61,13 @@ from kernels.machine.tests.subjects import (
 from kernels.machine.trial import Outcome, Trial
 
 SUBJECTS = {
-    "exact, of whole blocks": (lambda: of_add(64), "exact: as expected under 8 orders of events$"),
+    "exact, of whole blocks": (
+        lambda: of_add(64), "exact: as expected under 8 orders of events\n  config  1 of 2: B: 32, num_warps: 1, .*$",
+    ),
+    "exact, the second": (lambda: (*of_add(64), dict(configs=2)), "exact: as expected.*  config  2 of 2: B: 1, "),
+    "exact, the first": (lambda: of_configurations(1), "exact: .*  config  1 of 3: B: 32, "),
+    "wrong, the second": (lambda: of_configurations("all"), r"wrong: out\[64\] is 0, .*  config  2 of 3: B: 64, "),
+    "exact, all": (lambda: (*of_add(64), dict(configs="all")), "exact: as expected.*  config  2 of 2: B: 1, "),
     "exact, of ragged ones": (lambda: of_add(50, bias=1), "wrong: .*differ, by up to 0.5"),
     "exact for Ampere": (lambda: of_shift(3, "sm_80"), "exact"),
     "exact, TMA": (lambda: of_box(WAITS=True, ENDS=True), "exact"),
@@ -270,6 +277,14 @@ def test_verdict_says_what_to_act_on(judged, name):
 BAD_CALLS = {
     "arch": (dict(arch="sm_70"), "arch 'sm_70': it is one of sm_80, sm_86, sm_89, sm_90, sm_90a"),
     "seeds": (dict(seeds=0), "seeds=0: it is a whole number from 1 on"),
+    "a configuration": (
+        dict(kernel=of_configurations(4)[0], args=of_configurations(4)[2], configs=4),
+        "configs=4: .* has 3",
+    ),
+    "one that does not compile": (
+        dict(kernel=of_configurations(3)[0], args=of_configurations(3)[2], configs=3),
+        "copy_by_two does not compile .*",
+    ),
     "accept": (dict(accept="sort.py"), "accept='sort.py': it is a line as a verdict names it, 'sort.py:214' or .*"),
     "grid is a number": (dict(grid=4), r"grid 4 is not one to three whole numbers from 0 on, as \(4,\) or \(4, 2\)"),
     "grid below 0": (dict(grid=lambda args: (args["N"], -1)), r"grid \(128, -1\) is not one to three"),
