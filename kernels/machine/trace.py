@@ -4,10 +4,11 @@ Runs are deterministic. The first run notes nothing; a run that showed something
 module models no part of PTX.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -134,7 +135,13 @@ class Observed(Machine):
 
     def launch(self, program: Program, *args, **more) -> int:
         if self.is_traced:
-            program = program.watched(self._traced)
+            steps = []
+            for inst, step in zip(program.kernel.code, program.steps, strict=True):
+                run = partial(self._traced, inst, step)
+                vars(run).update(vars(step.run) if step else {})  # as the lanes that have to come along
+                steps.append(step and replace(step, run=run))
+            program = copy.copy(program)
+            program.steps = steps
         return super().launch(program, *args, **more)
 
     def _traced(self, inst: Instruction, step: Step, warp: Warp) -> Ready | None:

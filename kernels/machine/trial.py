@@ -26,7 +26,7 @@ from .core.memory import EMPTY
 from .gpus import RESERVED, SMS, capability
 from .launcher import Compiled, address, compiled, enqueue, whole
 from .processes import forked, received
-from .stand_ins import Recorded, StandIns
+from .stand_ins import StandIns, stand_ins
 from .trace import Observed, SeenError
 
 
@@ -215,8 +215,6 @@ class Trial:
         machine = Machine(seed, *self.limits)
         if trace:
             machine = Observed(seed, *self.limits, is_traced=True)
-        elif self.is_first:
-            machine = Recorded(seed, *self.limits)
         fault = self._execute(machine)
         self.doubts = []
         for problem, inst in self.races.items():
@@ -239,10 +237,9 @@ class Trial:
             again = self._execute(watched)
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
-        if self.is_first and kind == "exact" and isinstance(machine, Recorded) and not machine.ledger.accepted:
-            self.stand_ins = machine.stand_ins()
-            if self.stand_ins:
-                self.stand_ins.results = {start: array.copy() for start, (array, _) in self.before.items()}
+        if self.is_first and kind == "exact" and (found := stand_ins(machine)):
+            self.stand_ins = found
+            found.results = {start: array.copy() for start, (array, _) in self.before.items()}
         self.is_first = False
         equal = report.equal_values(machine, self.tensors)
         return Outcome(kind, text, seed, machine.executed, equal, machine.ledger.accepted)
@@ -311,6 +308,7 @@ class Trial:
             element += at - target.data_ptr()
         try:
             machine.memory.covered = self.covered
+            machine.memory.notes_readers = self.is_first
             machine.memory.empty = self.empty
             machine.ledger.strict = self.terms.strict
             machine.ledger.accept = self.terms.accept

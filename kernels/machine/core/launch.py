@@ -1,6 +1,7 @@
 """A launch, and the CTAs of its grid."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,8 @@ class Launch:
     """Addresses of its module's variables."""
     addresses: dict[str, int] = field(default_factory=dict)
     """Addresses of its parameters: a tensor map has its own, and others lie in `image`, which begins at PARAMETERS."""
+    ways: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The ways of the warps of each cluster that has ended."""
     begun: int = 0
     start: Clock | None = None
     end: Clock | None = None
@@ -102,6 +105,7 @@ class Cta:
     def end(self) -> None:
         """Release the memory that nobody looks at any more."""
         self.ended = True
+        self.launch.ways[self.first >> CLUSTER_BITS] += [warp.way for warp in self.warps]
         self.shared.end()
         self.loads_by.clear()
         for warp in self.warps:

@@ -291,10 +291,12 @@ class Machine:
                     return
                 step = steps[warp.pc]
                 self.executed += step.count or 1
+                at = warp.pc
                 if step.count:
                     step.run(warp) if warp.lanes is None else run_in_lanes(warp, step)
                     if warp.operands:
                         check_operands(warp, step.count)
+                    warp.way = hash((warp.way, at))
                     warp.pc += step.count
                     continue
                 warp.mask = warp.lanes
@@ -317,6 +319,7 @@ class Machine:
                     continue
                 if warp.operands:
                     check_operands(warp, 1)
+                warp.way = hash((warp.way, at))
                 warp.pc += 1
                 if warp.alive and self.executed > self.budget:
                     raise StuckError(f"more than {self.budget} instructions")

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, KNOWN, Attempt, Clock, Ledger, Releases, Replicas
+from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -63,6 +63,8 @@ def starts(places: Places, size: int) -> list[int]:
     return places[:, ::size].reshape(-1).tolist()
 
 
+MANY = -1
+"""Stands for several clusters."""
 READS = "reads {} that {} wrote"
 OVERWRITES = "overwrites {} that {} wrote"
 READ_BEFORE = "overwrites {} that {} reads"
@@ -216,6 +218,8 @@ class Region(Noted):
     """An array in global memory."""
 
     name = "global memory"
+    readers: np.ndarray | None = None
+    """The number of the cluster that reads each byte, or MANY; 0 for nobody. None where nobody asks."""
 
     @property
     def start(self) -> int:
@@ -229,6 +233,10 @@ class Region(Noted):
                 raise UninitialisedError(f"{attempt.instruction} reads global memory that nobody wrote", self, byte)
         self.compare(self.writes, places, attempt, READS)
         self.reads[places] = attempt.number
+        if self.readers is not None:
+            program = self.ledger.accesses[attempt.number].agent >> CLUSTER_BITS
+            before = self.readers[places]
+            self.readers[places] = np.where((before == 0) | (before == program), program, MANY)
 
     def note_write(self, places: Places, attempt: Attempt, of_readers: Clock | None = None) -> None:
         """`of_readers`: a clock that knows more of reads than the attempt's."""
@@ -243,6 +251,7 @@ class Region(Noted):
 class GlobalMemory:
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
+        self.notes_readers = False
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
         self.covered: dict[int, np.ndarray] = {}  # as in the region of an array, by the array's address in this process
@@ -261,6 +270,8 @@ class GlobalMemory:
         region = Region(self.ledger, data, -number)
         region.covered = self.covered.get(start)
         region.empty = self.empty.get(start)
+        if self.notes_readers:
+            region.readers = np.zeros(len(data), np.int32)
         self.regions.append(region)
         return number << REGION_BITS
 

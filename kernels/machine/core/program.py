@@ -5,11 +5,9 @@ once it is done, or, where the warp has to wait, the condition that must hold be
 effects stand in files of their own.
 """
 
-import copy
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -260,17 +258,6 @@ class Program:
         guard = self.get(inst.guard, "pred") if inst.guard else None
         together = not TOGETHER.isdisjoint(inst.op.split("."))
         return Step(maker(self, inst), 0, guard, not quiet, together)
-
-    def watched(self, around: Callable[[Instruction, Step, Any], Ready | None]) -> "Program":
-        """A program that runs each step by a function of the instruction, the step and a warp."""
-        steps = []
-        for inst, step in zip(self.kernel.code, self.steps, strict=True):
-            run = partial(around, inst, step)
-            vars(run).update(vars(step.run) if step else {})  # as the lanes that have to come along
-            steps.append(step and replace(step, run=run))
-        program = copy.copy(self)
-        program.steps = steps
-        return program
 
     # Operands.
 

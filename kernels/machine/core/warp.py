@@ -100,6 +100,10 @@ class Groups:
 class Warp:
     # Attributes that are the same for all warps at first.
     calls = ()
+    way = 0
+    """A hash of the instructions that it has executed, without waits that were in vain."""
+    polled = 0
+    """What it was before such a wait."""
     epoch = 0
     fenced = False
     alive = True

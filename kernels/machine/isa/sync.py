@@ -352,6 +352,10 @@ def wait(w, inst, put, where, phase, hint):
         return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted
 
     passed = holds()
+    if not passed:
+        w.polled = w.polled or w.way
+    elif w.polled:
+        w.way, w.polled = w.polled, 0
     mine = w.scope(reach(inst))
     for scope, clock in mbarrier.released.items() if passed else ():
         is_heard = scope.meets(mine)

@@ -3,6 +3,7 @@ is the thread, `o` where its element of the first array is, which gets `b`."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -264,7 +265,8 @@ def test_stand_ins_leave_what_all_would_have_left(processes):
 
 
 def test_other_programs_stand_for_the_others_in_each_order():
-    stand_ins = StandIns([[5, 6, 7, 8], [9]], 4, 2, {})
+    launch = SimpleNamespace(first=4, program=SimpleNamespace(cluster=2))
+    stand_ins = StandIns([[5, 6, 7, 8], [9]], launch, {})
     assert {tuple(stand_ins.ctas(stand_ins.chosen(seed))) for seed in range(99)} == {
         (2 * a, 2 * a + 1, 2 * b, 2 * b + 1, 10, 11) for a in range(1, 5) for b in range(a + 1, 5)
     }
