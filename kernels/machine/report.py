@@ -19,6 +19,7 @@ from .core.faults import FaultError, UnknownError
 from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Region, Shared
+from .core.order import ACCEPTED, EQUAL
 from .core.program import LANES, Ready, Until
 from .core.ptx import Instruction, statements
 from .core.warp import Warp
@@ -42,15 +43,23 @@ def remarks(texts: Sequence[str]) -> list[Row]:
     return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
 
 
-def told(equal: Mapping[str, str], accepted: Mapping[str, int], config: str) -> list[Row]:
-    """Rows on the configuration, and on what is no fault because it was allowed."""
-    rows = [("config", config)] if config else []
-    for place, what in equal.items():
-        text = f"race of equal values at {place}: {what} is stored twice, as the same bytes, with no order between"
-        rows.append(("note", text))
-    for place, count in accepted.items():
-        rows.append(("accept", f"{place}: {count} race{'s' * (count > 1)}, which count as ordered from then on"))
+TOLD = {
+    EQUAL: ("note", "race of equal values at {}: {}, with no order between"),
+    ACCEPTED: ("accept", "{}: {} that count as ordered from then on"),
+}
+
+
+def told(races: Mapping[tuple[str, str], int]) -> list[Row]:
+    """Rows on races that are no fault."""
+    rows = []
+    for (why, place), count in sorted(races.items()):
+        word, text = TOLD[why]
+        rows.append((word, text.format(place, times(count))))
     return rows
+
+
+def times(count: int) -> str:
+    return f"{count} race{'s' * (count != 1)}"
 
 
 def accepted_in(verdicts: Iterable[Mapping[str, int]]) -> str:
@@ -58,18 +67,7 @@ def accepted_in(verdicts: Iterable[Mapping[str, int]]) -> str:
     total: Counter[str] = Counter()
     for accepted in verdicts:
         total.update(accepted)
-    return f", {total.total()} races accepted at {', '.join(total)}" if total else ""
-
-
-def equal_values(machine: Machine, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """By the place of a store, what another has stored alike."""
-    texts = {}
-    for line, fault in machine.ledger.equal.items():
-        name = fault.memory.name
-        if isinstance(fault.memory, Region):
-            name = place(tensors, fault.memory, fault.byte, machine)
-        texts[line] = name
-    return texts
+    return f", {times(total.total())} accepted at {', '.join(total)}" if total else ""
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -57,7 +57,7 @@ def stand_ins(machine: Machine) -> StandIns | None:
     class has more than two."""
     launch = machine.launches[-1]
     ledger = machine.ledger
-    if ledger.equal or ledger.accepted or any(MEETS.match(inst.op) for inst in launch.program.kernel.code):
+    if ledger.told or any(MEETS.match(inst.op) for inst in launch.program.kernel.code):
         return None
     programs = np.array([access.agent >> CLUSTER_BITS for access in ledger.accesses])
     writers = {}

@@ -37,10 +37,8 @@ class Outcome(NamedTuple):
     text: str
     seed: int | None
     instructions: int
-    equal: Mapping[str, str] = {}
-    """By the place of a store: what another has stored alike, with no order between."""
-    accepted: Mapping[str, int] = {}
-    """How many races were accepted at each place."""
+    told: Mapping[tuple[str, str], int] = {}
+    """How many races are no fault, by why and where."""
 
 
 OTHERWISE = 0x3C
@@ -241,8 +239,7 @@ class Trial:
             self.stand_ins = found
             found.results = {start: array.copy() for start, (array, _) in self.before.items()}
         self.is_first = False
-        equal = report.equal_values(machine, self.tensors)
-        return Outcome(kind, text, seed, machine.executed, equal, machine.ledger.accepted)
+        return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
 
     def _matters(self, machine: Machine, seed: int) -> bool:
         """Whether anything comes of a read of shared memory that nobody wrote: whether a run ends in another way, or

@@ -17,6 +17,7 @@ from torch import Tensor
 from . import report
 from .arguments import lines, resolve, several, tensors_of, whole_numbers
 from .core.faults import UnknownError
+from .core.order import ACCEPTED
 from .launcher import old_objects_frozen, whole
 from .ptx_kernel import PtxKernel
 from .trial import Outcome, Terms, Trial
@@ -148,14 +149,18 @@ def concluded(trial: Trial, outcomes: Sequence[Outcome], orders: range, begun: f
     else:
         last = outcomes[0 if trial.stand_ins else -1]
         title, rows = on_exact(trial, outcomes, orders)
-    accepted: Counter[str] = Counter()
-    equal: dict[str, str] = {}
+    races: Counter[tuple[str, str]] = Counter()
     for outcome in outcomes:
-        accepted.update(outcome.accepted)
-        equal = outcome.equal | equal
-    text = report.page(title, *report.told(equal, accepted, trial.launch.config), *rows)
+        races.update(outcome.told)
+    if trial.launch.config:
+        rows = [("config", trial.launch.config), *rows]
+    text = report.page(title, *report.told(races), *rows)
     seed = last.seed if faults else None
-    return Verdict(last.kind, text, seed, last.instructions, time.perf_counter() - begun, accepted)
+    return Verdict(last.kind, text, seed, last.instructions, time.perf_counter() - begun, accepted(races))
+
+
+def accepted(races: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    return {place: count for (why, place), count in races.items() if why == ACCEPTED}
 
 
 def check_each(options: dict[str, Any]) -> Verdict:
@@ -184,8 +189,8 @@ def check_each(options: dict[str, Any]) -> Verdict:
 
 def on_fault(trial: Trial, fault: Outcome, orders: range) -> list[report.Row]:
     rows = []
-    if fault.accepted:
-        rows.append(("behind", f"an accepted race at {', '.join(fault.accepted)}: {CONSEQUENCE}"))
+    if accepted(fault.told):
+        rows.append(("behind", f"an accepted race at {', '.join(accepted(fault.told))}: {CONSEQUENCE}"))
     rows += report.remarks(trial.begun_late)
     if fault.seed is not None:
         compiler = "" if isinstance(trial.launch.kernel, PtxKernel) else f"triton {triton.__version__}, "

@@ -225,6 +225,5 @@ class Lanes:
             text += " but a shuffle or a vote"
         fault = kind(text, memory, places.item(first), self.agent)
         is_equal = notes.wrote and (signed[hit] > 0).all() and memory.holds(places[hit], attempt.stored, hit)
-        others = memory.ledger.instructions(self.agent, epochs[first])
-        if memory.ledger.accepts(fault, attempt, others, is_equal):
+        if memory.ledger.accepts(fault, attempt, epochs[first], is_equal):
             self.met = epochs[first]

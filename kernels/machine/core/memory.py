@@ -158,7 +158,7 @@ class Noted:
             message = f"{instruction} {did.format(self.name, late)}, {missing}"
             fault = RaceError(message, self, unknown.item(0), late.agent)
             is_equal = noted is self.writes and late.is_plain and self.holds(late_bytes, attempt.stored, held)
-            if self.ledger.accepts(fault, attempt, [late.instruction], is_equal):
+            if self.ledger.accepts(fault, attempt, late.epoch, is_equal):
                 clock.learn(late.agent, late.epoch)
 
     def holds(self, places: np.ndarray, stored: Rows | None, which: np.ndarray) -> bool:
@@ -204,7 +204,7 @@ class Shared(Noted):
                 continue
             message = f"{attempt.instruction} overwrites {self.name} while reader {reader} of the CTA may still read it"
             fault = RaceError(message, self, unknown.item(0), agent)
-            if self.ledger.accepts(fault, attempt, self.ledger.instructions(agent, epoch), False):
+            if self.ledger.accepts(fault, attempt, epoch):
                 clock.learn(agent, epoch)
         self.writes[places] = attempt.number
 

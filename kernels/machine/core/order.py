@@ -32,6 +32,8 @@ FOREVER = 2**31 - 1
 Agent = IntEnum("Agent", "WARP WGMMA BULK_READS BULK_WRITES CP_ASYNC MBARRIER", start=0)
 """The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
 BULK_WRITES read the CTA's shared memory."""
+EQUAL, ACCEPTED = "equal", "accepted"
+"""Why a race is no fault."""
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
@@ -206,33 +208,28 @@ class Ledger:
         """The first read of shared memory that nobody has written, which may not matter."""
         self.strict = True
         """Whether stores of equal bytes race like any other."""
-        self.equal: dict[str, FaultError] = {}
-        """By the place of a store: the first time that it left what an unordered store had left already."""
         self.accept: Sequence[str] = ()
         """The places of accesses whose races are only counted."""
-        self.accepted: Counter[str] = Counter()
+        self.told: Counter[tuple[str, str]] = Counter()
+        """How many races are no fault, by why, EQUAL or ACCEPTED, and the place of an access."""
 
-    def accepts(self, fault: FaultError, attempt: Attempt, others: Iterable[Any], is_equal: bool) -> bool:
-        """Whether a race with one of the instructions `others` is accepted: then the two are ordered from now on.
+    def accepts(self, fault: FaultError, attempt: Attempt, epoch: int, is_equal: bool = False) -> bool:
+        """Whether a race with what `fault.agent` did in this epoch is accepted: then the two are ordered from now on.
         `is_equal`: both store the same bytes, which is only noted. Raises any other fault, or bears it."""
         if is_equal and not self.strict:
-            self.equal.setdefault(attempt.instruction.place, fault)
+            self.told[EQUAL, attempt.instruction.place] += 1
             return False
-        for instruction in (attempt.instruction, *others) if self.accept else ():
-            place = getattr(instruction, "place", "")
-            if place in self.accept:
-                self.accepted[place] += 1
-                return True
+        places = {getattr(attempt.instruction, "place", "")}
+        for access in self.accesses if self.accept else ():
+            if (access.agent, access.epoch) == (fault.agent, epoch):
+                places.add(getattr(access.instruction, "place", ""))
+        for place in places.intersection(self.accept):
+            self.told[ACCEPTED, place] += 1
+            return True
         if not isinstance(fault, LanesError) or self.bears_none:
             raise fault
         self.borne = self.borne or fault
         return False
-
-    def instructions(self, agent: int, epoch: int) -> Iterator[Any]:
-        """Yield the instructions of an agent's epoch, the first of each kind."""
-        for access in self.accesses:
-            if (access.agent, access.epoch) == (agent, epoch):
-                yield access.instruction
 
     def note(
         self,

@@ -174,7 +174,7 @@ KINDS = {
         dict(module=".global .u32 n;", grid=(2,), block=(1,)),
         r"race: byte 0 of the variable n \(4 bytes\) is written twice"),
     "equal values": (f"{WARPS} @p st.shared.u32 [s], 7; @q st.shared.u32 [s], 7;", {},
-        r"exact: .*\n  note    race of equal values at PTX line 10: shared memory is stored twice"),
+        r"exact: .*\n  note    race of equal values at PTX line 10: 3 races"),
     "equal values, behind an atomic": (first("red.global.or.b32 [n], 7;", "st.global.u32 [n], 7;"),
         dict(module=".global .u32 n;"), "race: byte 0 of the variable n"),
     "equal values, behind a load": (first("ld.global.u32 c, [n];", "st.global.u32 [n], 0;"),
@@ -182,7 +182,7 @@ KINDS = {
     "equal values of lanes, behind an atomic": (f"{WARPS} setp.eq.u32 p, a, 0; setp.eq.u32 q, a, 1; "
         "@p red.shared.or.b32 [s], 7; @q st.shared.u32 [s], 7;", dict(block=(32,)), "race: byte 0"),
     "accepted races": (f"{WARPS} @p st.shared.u32 [s], 7;\n@q ld.shared.u32 c, [s];", dict(accept="PTX line 11"),
-        r"exact: .*\n  accept  PTX line 11: 3 races, which count"),
+        r"exact: .*\n  accept  PTX line 11: 3 races that count"),
     "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];\n"
         "ld.shared.u32 b, [c];", dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races"),
     "a value that is stored": (EARLY, {}, "uninitialised: byte 0 "),
