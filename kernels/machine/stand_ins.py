@@ -16,7 +16,7 @@ from .core.launch import Launch
 from .core.machine import Machine
 from .core.order import CLUSTER_BITS
 
-MEETS = re.compile(r"atom|red\.|cp\.reduce|membar|griddep|fence\.(acq|sc|rel)|(ld|st)\.(acq|rel|vol|mmio)")
+MEETS = re.compile(r"atom|red\.|cp\.reduce|membar|griddep|fence\.(acq|sc|rel)|(ld|st)\S*\.(acq|rel|vol|mmio)")
 """Opcodes of what programs may meet by."""
 
 
@@ -68,7 +68,7 @@ def stand_ins(machine: Machine) -> StandIns | None:
             return None
     alike = defaultdict(list)
     for program, ways in launch.ways.items():
-        alike[tuple(ways)].append(program)
+        alike[tuple(sorted(ways))].append(program)
     if len(launch.ways) <= 2 * len(alike):
         return None
     return StandIns(alike.values(), launch, writers)

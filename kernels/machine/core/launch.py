@@ -38,8 +38,8 @@ class Launch:
     """Addresses of its module's variables."""
     addresses: dict[str, int] = field(default_factory=dict)
     """Addresses of its parameters: a tensor map has its own, and others lie in `image`, which begins at PARAMETERS."""
-    ways: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """The ways of the warps of each cluster that has ended."""
+    ways: dict[int, list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Of each cluster that has ended: the rank of each CTA, and each warp's number and way."""
     begun: int = 0
     start: Clock | None = None
     end: Clock | None = None
@@ -105,7 +105,7 @@ class Cta:
     def end(self) -> None:
         """Release the memory that nobody looks at any more."""
         self.ended = True
-        self.launch.ways[self.first >> CLUSTER_BITS] += [warp.way for warp in self.warps]
+        self.launch.ways[self.first >> CLUSTER_BITS] += [(self.rank, warp.number, warp.way) for warp in self.warps]
         self.shared.end()
         self.loads_by.clear()
         for warp in self.warps:

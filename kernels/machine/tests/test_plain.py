@@ -195,6 +195,7 @@ KINDS = {
     "no stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT | dict(all_programs=True), "exact: .* 3 orders of events$"),
     "stand-ins of two ways": (f"{OWN_PART} setp.eq.u32 p, c, 3; @p bra END; add.u32 b, c, 7; END:", EIGHT,
         "exact: .*; in all but the first 3 of 8 programs"),
+    "programs with flags": (f"{OWN_PART} ld.global.relaxed.gpu.u32 b, [o];", EIGHT, "exact: .* 3 orders of events$"),
     "programs with atomics": (f"{OWN_PART} atom.global.add.u32 b, [o], 1;", EIGHT, "exact: .* 3 orders of events$"),
     "a program that overwrites what others have read": (f"{OWN_PART} ld.global.u32 b, [n]; setp.eq.u32 p, c, 7;"
         "@p st.global.u32 [n], 1;", EIGHT | dict(module=".global .u32 n;", slots=1), "exact: .* 3 orders of events$"),
