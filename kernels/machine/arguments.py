@@ -52,12 +52,7 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any], num
         else:
             configs = configurations(name, wrapper, given)
             configure(configs[min(number, len(configs)) - 1], given)
-    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
-    for argument in given:
-        if argument not in words:
-            near = difflib.get_close_matches(argument, words, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
-            raise ValueError(f"{name} has no argument {argument}; {hint}")
+    check_words(name, names, given)
     everything = {p.name: p.default for p in kernel.params if p.has_default} | given
     lacking = [argument for argument in names if argument not in everything]
     if lacking:
@@ -68,6 +63,15 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any], num
         raise ValueError(f"configs={number}: {name} has {len(configs)}")
     config = f"{number} of {len(configs)}: {configs[number - 1]}" if len(configs) > 1 else ""
     return Call(kernel, whole_numbers("grid", grid), given, config, len(configs))
+
+
+def check_words(name: str, names: list[str], given: Mapping[str, Any]) -> None:
+    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
+    for argument in given:
+        if argument not in words:
+            near = difflib.get_close_matches(argument, words, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
+            raise ValueError(f"{name} has no argument {argument}; {hint}")
 
 
 def configurations(name: str, tuner: Autotuner, given: dict[str, Any]) -> list[Config]:

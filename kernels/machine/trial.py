@@ -210,9 +210,7 @@ class Trial:
 
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
         self.chosen = self.stand_ins.chosen(seed) if self.stand_ins else []
-        machine = Machine(seed, *self.limits)
-        if trace:
-            machine = Observed(seed, *self.limits, is_traced=True)
+        machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
         fault = self._execute(machine)
         self.doubts = []
         for problem, inst in self.races.items():
@@ -222,24 +220,25 @@ class Trial:
             fault = machine.ledger.borne
         if trace:
             machine.write_trace(trace, fault)
-        if fault is None:
-            kind, text = self._compare(machine, seed)
-        elif isinstance(fault, UnknownError):
-            kind, text = "unknown", report.lacking(fault)
-        elif fault.kind == "hang":
-            kind, text = "hang", report.hang(fault, machine, self.tensors)
-        else:
-            place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
-            watched = Observed(seed, *self.limits, place=place)
-            watched.ledger.bears_none = fault.kind == "lanes"
-            again = self._execute(watched)
-            fault = again if isinstance(again, FaultError) and not watched.early else fault
-            kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
+        kind, text = self._explain(fault, machine, seed) if fault else self._compare(machine, seed)
         if self.is_first and kind == "exact" and (found := stand_ins(machine)):
             self.stand_ins = found
             found.results = {start: array.copy() for start, (array, _) in self.before.items()}
         self.is_first = False
         return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
+
+    def _explain(self, fault: FaultError | UnknownError, machine: Machine, seed: int) -> tuple[str, str]:
+        """The kind of a fault, and its text, for which most often another run is watched."""
+        if isinstance(fault, UnknownError):
+            return "unknown", report.lacking(fault)
+        if fault.kind == "hang":
+            return "hang", report.hang(fault, machine, self.tensors)
+        place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
+        watched = Observed(seed, *self.limits, place=place)
+        watched.ledger.bears_none = fault.kind == "lanes"
+        again = self._execute(watched)
+        fault = again if isinstance(again, FaultError) and not watched.early else fault
+        return fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
 
     def _matters(self, machine: Machine, seed: int) -> bool:
         """Whether anything comes of a read of shared memory that nobody wrote: whether a run ends in another way, or
