@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from roofline.theory.arguments import Parser
+from roofline.host.arguments import Parser
 
 ROOT = Path(__file__).parents[1]
 RUNS = {

@@ -23,7 +23,7 @@ from cases import Case, Outcome, run, run_on_gpu
 from perturb import perturbing
 from source_lines import Lines, as_text
 
-from roofline.theory.arguments import Parser, count, sizes
+from roofline.host.arguments import Parser, count, sizes
 
 WATCHDOG_S = 60
 """For a case with delays, which take milliseconds; then it hangs, and the process ends with a traceback."""

@@ -14,13 +14,13 @@ from kernels.contract import FP8, Scales, empty_scales, interpreted
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import Contender, baseline, of_run
 from kernels.tiles import DTYPES, was_tuned
+from roofline.host.machine import worker_bytes
 from roofline.operations.contenders import reason
 from roofline.operations.matmul import Matmul, sweep
+from roofline.protocol.stop_rule import StopRule
 from roofline.theory.work import ITEMSIZE
 from roofline.worker import ceilings
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import worker_bytes
-from roofline.worker.rounds import StopRule
 
 FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
 """Shapes of up to so many rows get at least so many sets, as far as they fit: a kernel there has the pace of the

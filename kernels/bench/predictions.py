@@ -19,9 +19,9 @@ import roofline
 from kernels.warpgroup_config import Config
 from kernels.waves import GpuSpec, cost
 from roofline.analysis.memory_roof import roof_of
+from roofline.host.arguments import Parser
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
-from roofline.theory.arguments import Parser
 from roofline.theory.models import parse
 
 RUN = Path(__file__).parents[2] / "results/reference/nvidia-h100-80gb-hbm3-2026-11-26-4"

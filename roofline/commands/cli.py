@@ -8,9 +8,9 @@ from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
+from roofline.host.arguments import Parser
+from roofline.host.container import settle
 from roofline.report import compare as comparing
-from roofline.theory.arguments import Parser
-from roofline.theory.container import settle
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         problem = f"it needs {error.name}, which this Python lacks: python3 -m pip install {error.name}"
     except Exception as error:  # whoever reads a journal trusts the types of its fields
-        from roofline.worker.device_errors import reason
+        from roofline.host.device_errors import reason
 
         problem = f"{reason(error)}: what it reads is damaged, or this is a fault of roofline's"
     print(f"roofline {options.command}: {problem}", file=sys.stderr)

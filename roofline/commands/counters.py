@@ -22,11 +22,11 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 from roofline.commands.launcher import CALLS, COPY
+from roofline.host.machine import anonymous
 from roofline.report.format import bytes_text, number_text
 from roofline.store import journal
 from roofline.store.run import Run, Shape
-from roofline.theory.arguments import nearest
-from roofline.worker.machine import anonymous
+from roofline.theory.words import nearest
 
 LOG = "ncu.log"
 """In the run's folder: what ncu printed the last time, from which any number can be read again."""

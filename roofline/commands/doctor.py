@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from roofline.worker import machine
-from roofline.worker.device_errors import reason
+from roofline.host import machine
+from roofline.host.device_errors import reason
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from roofline.operations.contenders import Contender, Planner, loaded
-from roofline.theory.arguments import nearest
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE, Work
 
 DEFAULTS = tables_of(__file__, "defaults.toml")

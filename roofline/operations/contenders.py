@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from roofline.store.conditions import short as short
-from roofline.theory.arguments import nearest
+from roofline.theory.words import nearest
 
 DEVICES = ("cpu", "cuda")
 

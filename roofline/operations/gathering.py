@@ -14,12 +14,12 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from roofline.host.container import cores
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
-from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, PCIE, Wire
 from roofline.theory.wires import parse as parse_wire

@@ -8,15 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roofline.host.arguments import count, fraction, positive
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal, typed
-from roofline.theory.arguments import count, fraction, nearest, positive
 from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
+from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from roofline import operations
+from roofline.host.machine import choose_device, refuse_tf32
 from roofline.operations import options as ffn_options
 from roofline.report.tables import named
 from roofline.store import journal
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
 from roofline.theory import wires
-from roofline.worker.machine import choose_device, refuse_tf32
 
 
 def session_of(config, ranks: Epochs | None) -> Session:

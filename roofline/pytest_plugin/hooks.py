@@ -22,7 +22,10 @@ import pytest
 
 from roofline import operations
 from roofline.analysis import decision
+from roofline.host import machine
+from roofline.host.container import settle
 from roofline.operations import options as ffn_options
+from roofline.protocol.messages import Broken
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import saved, throughput
@@ -32,9 +35,6 @@ from roofline.store.outcome import FAILED, Outcome, left_out
 from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
 from roofline.supervise.session import Session
-from roofline.theory.container import settle
-from roofline.worker import machine
-from roofline.worker.prepared import Broken
 
 THEIR_TABLE = (
     *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),

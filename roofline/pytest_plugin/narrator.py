@@ -9,10 +9,10 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import records_of
+from roofline.host import device_errors
 from roofline.report import html, saved
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
-from roofline.worker import device_errors
 
 REDRAW = "python3 -m roofline report"
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
+from roofline.host import environment as variables
 from roofline.operations.shapes import shape_text
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import AGAIN, FEWEST_ROUNDS, INTERRUPTED, Run
 from roofline.store.stats import CONFIDENCE, DECADE, grouped, is_known
-from roofline.theory import environment as variables
 from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
+from roofline.protocol.messages import Request
 from roofline.store.outcome import Outcome
 from roofline.store.run import INTERRUPTED
 from roofline.supervise.child import Told
 from roofline.supervise.run_writer import RunWriter
-from roofline.worker.messages import Request
 
 LEAST_S, OF_PLAN = 60.0, 0.1
 """All trials of a run may take so many seconds, or so much of the time of its plan, whichever is more."""

@@ -3,10 +3,10 @@ becomes of who is suspected, is in `supervise.apart`."""
 
 from dataclasses import replace
 
+from roofline.protocol.messages import Step
 from roofline.store.outcome import FAILED, Outcome
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.session import Session
-from roofline.worker.messages import Step
 
 WHERE = {
     Step.PREPARE: "while its shape was prepared",

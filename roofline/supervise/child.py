@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from roofline.host import container
+from roofline.protocol.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
+from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
 from roofline.store.run import Shape
 from roofline.supervise.limits import Patience
-from roofline.theory import container
-from roofline.worker.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
-from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""

@@ -24,11 +24,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from roofline.protocol.messages import Request
+from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
 from roofline.supervise import metadata, signals
 from roofline.supervise.child import Child, WorkerEnd
-from roofline.worker.messages import Request
-from roofline.worker.ranks import PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import Options
-from roofline.worker.messages import Step, StepBegan
+from roofline.protocol.messages import Step, StepBegan
 
 BASELINE_CALLS, TIMES_OF_RULE = 100, 3
 LIMIT_S = {

@@ -13,6 +13,7 @@ from copy import deepcopy
 from multiprocessing.connection import wait
 
 from roofline import operations
+from roofline.protocol.messages import Request, StepBegan, Stopped
 from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import RankLostError
@@ -20,7 +21,6 @@ from roofline.supervise.limits import Patience
 from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
 from roofline.worker import worker as worker_here
-from roofline.worker.messages import Request, StepBegan, Stopped
 
 LOOK_S = 0.5
 """From one look to the next at workers that tell nothing, and for signals: what one forked may hold its end of the

@@ -6,6 +6,8 @@ A run that decides goes on with what is undecided, and who is suspected is measu
 import time
 
 from roofline.analysis import decision
+from roofline.host import telemetry
+from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 from roofline.store.lines import as_read
 from roofline.store.outcome import left_out
 from roofline.store.run import INTERRUPTED, Run, Shape
@@ -18,8 +20,6 @@ from roofline.supervise.listen import run_workers
 from roofline.supervise.plan import duration
 from roofline.supervise.run_writer import pass_line
 from roofline.supervise.session import Session
-from roofline.worker import telemetry
-from roofline.worker.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 
 MOST_TIMES = 3
 """A run with decisions takes up to so many times the time of its plan."""

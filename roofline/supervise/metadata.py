@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from roofline import __version__, operations
+from roofline.host.machine import anonymous
 from roofline.operations.matmul import BY_HEADS
 from roofline.operations.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 from roofline.store.source_files import hash_of_files
 from roofline.worker import METHOD_VERSION
-from roofline.worker.machine import anonymous
 
 UNKNOWN = "unknown"
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from roofline import operations
-from roofline.worker.rounds import PATIENCE, StopRule
+from roofline.protocol.stop_rule import PATIENCE, StopRule
 
 START_S = 4.5
 """The seconds of a process, with its imports. Seconds here are those of two cores of a Xeon, in runs of 1 and of 12

@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from roofline.host.machine import anonymous
 from roofline.store import journal
 from roofline.store.lines import as_read, plain
 from roofline.store.outcome import NOT_RUN, Outcome
 from roofline.store.run import INTERRUPTED, Run, Shape
-from roofline.worker.machine import anonymous
 
 
 class RunWriter:

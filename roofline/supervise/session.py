@@ -7,13 +7,13 @@ from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.operations.options import Options, as_values
+from roofline.protocol.messages import Request
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome, left_out
 from roofline.store.run import Run
 from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
 from roofline.supervise.run_writer import RunWriter
-from roofline.worker.messages import Request
 
 
 @dataclass

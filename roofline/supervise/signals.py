@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from roofline.operations.options import options_of, way_on
+from roofline.protocol.messages import interrupt
 from roofline.store import journal
 from roofline.store.run import Run
-from roofline.worker.messages import interrupt
 
 ENDING = signal.SIGTERM, signal.SIGHUP
 ALL = signal.SIGINT, *ENDING

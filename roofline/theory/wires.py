@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from roofline.theory.arguments import number
+from roofline.theory.words import number
 
 EXERCISE_BALANCE = 2750
 """FLOP per byte: 275e12 FLOP/s over 100e9 bytes/s, the machine of the exercise (2-byte elements)."""

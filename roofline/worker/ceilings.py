@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
+from roofline.host import device_errors
+from roofline.host.device_errors import CallError
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.run import PROBE
 from roofline.store.stats import grouped, time_of
 from roofline.theory.bounds import Roof
 from roofline.theory.chips import roof_of
-from roofline.worker import device_errors
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, stop_if_lost
-from roofline.worker.rounds import CallError, StopRule, take_turns
+from roofline.worker.rounds import take_turns
 
 
 @dataclass(frozen=True)

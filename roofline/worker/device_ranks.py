@@ -16,10 +16,10 @@ from itertools import combinations
 import torch
 import torch.distributed as dist
 
+from roofline.host.machine import native_atomics
+from roofline.host.telemetry import nvml_handle
 from roofline.worker.clocks import Call, CudaClock
-from roofline.worker.machine import native_atomics
 from roofline.worker.ranks import LATE_S, Ranks
-from roofline.worker.telemetry import nvml_handle
 
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """torch's variable that lets several ranks of one GPU share memory: for tests of what is right, not of time."""

@@ -7,14 +7,17 @@ import zlib
 from dataclasses import asdict, replace
 from statistics import median
 
+from roofline.host import device_errors
+from roofline.host.device_errors import CallError
+from roofline.protocol.messages import Broken, Rejected, ShapePrepared, Step, Turns
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Shape
 from roofline.store.stats import time_of
 from roofline.theory import floor
-from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
-from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
-from roofline.worker.prepared import Broken, rejection, stop_if_lost
-from roofline.worker.rounds import CallError, Rounds, StopRule
+from roofline.worker import call_costs, ceilings, process_state, steady
+from roofline.worker.prepared import rejection, stop_if_lost
+from roofline.worker.rounds import Rounds
 
 LATE = (
     "the host was late for every sample: a call that waits for the device, as by .item(), synchronize() or a copy to "

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from roofline.host import device_errors, machine
+from roofline.protocol.messages import Broken, is_of_contender
 from roofline.store.outcome import FAILED, SKIPPED, Outcome
-from roofline.worker import device_errors, machine, process_state
+from roofline.worker import process_state
 from roofline.worker.clocks import Call
-from roofline.worker.messages import EndOfWorker, is_of_contender
 from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2, "fp8_block": 3e-3}
@@ -29,11 +30,6 @@ def unwatched(name: str, within_s: float | None = None) -> None:
 
 Rejection = Outcome
 """What the files of runners call an outcome: `Rejection(FAILED, reason)`."""
-
-
-class Broken(EndOfWorker):
-    """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
-    step with those of other ranks. `args` are the fields of the message `Broke`."""
 
 
 @dataclass

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from roofline import operations
+from roofline.host import container
 from roofline.operations.contenders import loaded
 from roofline.operations.options import options_of
-from roofline.theory import container
-from roofline.worker.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
+from roofline.protocol.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
 from roofline.worker.ranks import of_worker
 from roofline.worker.worker import run
 

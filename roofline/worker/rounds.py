@@ -8,14 +8,16 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from roofline.store.run import FEWEST_ROUNDS, Round, groups_of
+from roofline.host.device_errors import CallError
+from roofline.protocol.messages import is_of_contender
+from roofline.protocol.stop_rule import PATIENCE, StopRule
+from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
-from roofline.worker.messages import is_of_contender
 
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
@@ -35,36 +37,6 @@ NO_TIME = (
     "stream, and have that wait for what it hands to another"
 )
 
-PATIENCE = 3
-"""Times the cap on a shape's time that its fewest rounds may take."""
-
-
-@dataclass(frozen=True)
-class StopRule:
-    """When to stop. Fixed before the first sample is seen."""
-
-    max_seconds: float = 7.0
-    """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
-    begins again."""
-    width: float = 0.01
-    """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
-    min_rounds: int = FEWEST_ROUNDS
-    max_rounds: int = 600
-    check_every: float = 1.2
-    """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
-    warmup_s: float | None = 0.2
-
-    @classmethod
-    def of_worker(cls, max_seconds: float, device: str, passes: int, of: int) -> "StopRule":
-        """The rule of a worker that makes `passes` of the `of` passes that are planned. On a CPU what was checked is
-        warm."""
-        return cls(
-            max_seconds=max_seconds * passes / of,
-            min_rounds=-(-cls.min_rounds * passes // of),
-            max_rounds=cls.max_rounds * passes // of,
-            warmup_s=cls.warmup_s if device == "cuda" else None,
-        )
-
 
 class Inputs:
     """What timed calls read. By default it stays as it is."""
@@ -74,14 +46,6 @@ class Inputs:
 
     def restore(self) -> None:
         """Have it be what it was, for other shapes and for checks."""
-
-
-class CallError(Exception):
-    """The call of the entrant `name` raised its `__cause__` while it was timed."""
-
-    def __init__(self, name: str):
-        super().__init__(name)
-        self.name = name
 
 
 class Rounds:

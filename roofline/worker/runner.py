@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 from roofline import operations
+from roofline.host import device_errors
 from roofline.operations.contenders import FIRST_CALL_S, Contender
 from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import clocks, device_errors
+from roofline.worker import clocks
 from roofline.worker.alone import ALONE, Alone
 from roofline.worker.ceilings import Probe
 from roofline.worker.prepared import Entrant, PreparedCase, unwatched

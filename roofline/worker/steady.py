@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from roofline.host.telemetry import power_w
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import PreparedCase
-from roofline.worker.telemetry import power_w
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""

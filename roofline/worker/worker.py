@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from roofline import operations
+from roofline.host import device_errors, machine, telemetry
+from roofline.host.machine import anonymous
 from roofline.operations.gathering import links_text
-from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import ceilings, device_errors, launches, machine, runner, telemetry
-from roofline.worker.alone import ALONE
-from roofline.worker.clocks import empty_call_s
-from roofline.worker.machine import anonymous
-from roofline.worker.messages import (
+from roofline.protocol.messages import (
     Broke,
+    Broken,
     Done,
     JournalLine,
     Kind,
@@ -29,8 +27,12 @@ from roofline.worker.messages import (
     Step,
     StepBegan,
 )
+from roofline.store.outcome import SKIPPED, Outcome
+from roofline.worker import ceilings, launches, runner
+from roofline.worker.alone import ALONE
+from roofline.worker.clocks import empty_call_s
 from roofline.worker.passes import ShapePasses
-from roofline.worker.prepared import Broken, PreparedCase, stop_if_lost
+from roofline.worker.prepared import PreparedCase, stop_if_lost
 from roofline.worker.rounds import UNWATCHED
 
 Tell = Callable[[object], None]

@@ -14,12 +14,12 @@ from collectives.bench import ffn as layer_runs
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
 from collectives.transfers import Transfer
+from roofline.host.device_errors import CallError
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
+from roofline.protocol.messages import Broken
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Broken
 from roofline.worker.ranks import Ranks, RanksCpuClock
-from roofline.worker.rounds import CallError
 
 ranks_of_gloo = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 

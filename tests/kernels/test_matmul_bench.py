@@ -13,13 +13,14 @@ from kernels import tiled, vendor
 from kernels.bench import checks, matmul, roof
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
+from roofline.host import device_errors
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options, resolve
+from roofline.protocol.messages import Broken
 from roofline.theory import chips
-from roofline.worker import device_errors
 from roofline.worker.clocks import Clock
-from roofline.worker.prepared import Broken, PreparedCase, verdict
+from roofline.worker.prepared import PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 OPTIONS = Options(

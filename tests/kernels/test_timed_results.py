@@ -11,8 +11,8 @@ from test_matmul_bench import OPTIONS
 from kernels.bench import checks, roof
 from roofline import operations
 from roofline.operations import contenders
+from roofline.protocol.messages import Rejected
 from roofline.worker import clocks, rounds, worker
-from roofline.worker.messages import Rejected
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
 SOURCE = """

@@ -23,9 +23,10 @@ import pytest  # noqa: F401 what is appended to this file takes it
 from fake_clock import FakeClock
 
 from roofline import operations
+from roofline.host import machine
 from roofline.pytest_plugin.hooks import STATE
 from roofline.store import journal
-from roofline.worker import machine, runner
+from roofline.worker import runner
 from roofline.worker.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
@@ -99,7 +100,7 @@ def strike(place, number, later=False):
     if fault == "MemoryError":
         raise MemoryError("12 GiB asked for")
     if fault == "lost":
-        from roofline.worker import device_errors
+        from roofline.host import device_errors
 
         device_errors.device_lost = lambda device: True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

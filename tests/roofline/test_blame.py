@@ -7,16 +7,7 @@ from types import SimpleNamespace
 import pytest
 from made_up_run import HEAD
 
-from roofline.store import typed
-from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import Round, Shape
-from roofline.supervise import child, measuring, stages
-from roofline.supervise.apart import Trials
-from roofline.supervise.blame import conclude
-from roofline.supervise.child import Told, WorkerEnd
-from roofline.supervise.run_writer import RunWriter
-from roofline.theory.work import Work
-from roofline.worker.messages import (
+from roofline.protocol.messages import (
     MESSAGES,
     Broke,
     Channel,
@@ -28,6 +19,15 @@ from roofline.worker.messages import (
     StepBegan,
     Turns,
 )
+from roofline.store import typed
+from roofline.store.outcome import FAILED, Outcome
+from roofline.store.run import Round, Shape
+from roofline.supervise import child, measuring, stages
+from roofline.supervise.apart import Trials
+from roofline.supervise.blame import conclude
+from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.run_writer import RunWriter
+from roofline.theory.work import Work
 
 NAMES = ["torch", "a", "b"]
 

@@ -18,11 +18,12 @@ from fake_devices import Gated
 
 import kernels
 from kernels.bench.instruments import Instruments
+from roofline.protocol.stop_rule import StopRule
 from roofline.report.format import time_text
 from roofline.store.stats import time_of
 from roofline.worker import call_costs, clocks, launches, runner
 from roofline.worker.clocks import Call, CoreTimes
-from roofline.worker.rounds import Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 TRACED = 15
 """Calls that the profiler sees at a time."""

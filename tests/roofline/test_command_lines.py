@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from roofline.commands import doctor
-from roofline.worker.machine import TORCH_INDEX
+from roofline.host.machine import TORCH_INDEX
 
 ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))

@@ -104,7 +104,7 @@ def test_what_one_look_says():
 NOISY = """
 import itertools, math, random, types
 from roofline.supervise import child, measuring, session
-from roofline.worker import telemetry
+from roofline.host import telemetry
 
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()

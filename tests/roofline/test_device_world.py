@@ -9,9 +9,10 @@ import torch.distributed as dist
 from chosen_options import options
 from fake_devices import Gated
 
+from roofline.host import machine
 from roofline.operations import gathering
 from roofline.operations.options import refuse_conflicts
-from roofline.worker import device_ranks, machine, ranks
+from roofline.worker import device_ranks, ranks
 from roofline.worker.clocks import Call
 
 SHARED = {"gpus": 1, "here": 2, "world": 2}

@@ -12,7 +12,7 @@ from triton.runtime import build
 
 from roofline.commands import doctor
 from roofline.commands.cli import main
-from roofline.worker import machine
+from roofline.host import machine
 
 H100 = types.SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,

@@ -16,7 +16,7 @@ import pytest
 
 from results import references
 from roofline.commands.cli import main
-from roofline.worker import device_errors
+from roofline.host import device_errors
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("theory",),
     ("store",),
+    ("host",),
     ("operations",),
+    ("protocol",),
     ("worker", "analysis"),
     ("supervise",),
     ("report", "account", "measure"),
@@ -28,13 +30,17 @@ FLOORS = (
 APART = {"worker", "analysis"}
 """The store lies between what measures and what analyses."""
 
+OF_PYTEST = {"supervise", "pytest_plugin"}
+FROM_WORKER = {"roofline.worker.METHOD_VERSION", "roofline.worker.worker"}
+"""What pytest's own process imports of the room of another process: a number, and what `--pdb` runs here."""
+
 MOST_COMPLEX = 12
 """The most that a function may have by radon's count of its branches."""
 
 MOST_PARAMETERS = 10
 """Of a function that a kernel calls: what travels together is an aggregate."""
 
-FOR_KERNELS = ("roofline.theory", "roofline.operations.contenders", "kernels")
+FOR_KERNELS = ("roofline.theory", "roofline.host.arguments", "roofline.operations.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
 
@@ -101,6 +107,18 @@ def test_imports_run_down_the_floors():
         or {room_of(name), room_of(module)} == APART
     ]
     assert not wrong
+
+
+def test_a_room_is_of_one_process():
+    """A worker knows no supervisor by its floor; here, pytest's process runs nothing of a worker's."""
+    paths = [path for module, path in HOUSE.items() if room_of(module) in OF_PYTEST]
+    names = set().union(*map(imported, paths))
+    assert {name for name in names if name.startswith("roofline.worker.")} == FROM_WORKER
+
+
+@pytest.mark.parametrize("module", [module for module in HOUSE if room_of(module) == "theory"])
+def test_theory_is_pure(module):
+    assert not imported(HOUSE[module], ("os", "sys", "argparse", "subprocess"))
 
 
 def test_no_imports_run_in_a_circle():

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 from fake_clock import FakeClock
 
+from roofline.host import machine, telemetry
+from roofline.host.device_errors import CallError
 from roofline.operations.matmul import Matmul
+from roofline.protocol.stop_rule import StopRule
 from roofline.theory import chips, floor
-from roofline.worker import ceilings, machine, telemetry
+from roofline.worker import ceilings
 from roofline.worker.alone import Alone
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import verdict
-from roofline.worker.rounds import CallError, Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
@@ -347,7 +350,7 @@ def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
     other = tmp_path / "ptxas"
     other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
     other.chmod(0o755)
-    asks = "from roofline.worker.machine import ptxas_version; print(ptxas_version(90))"
+    asks = "from roofline.host.machine import ptxas_version; print(ptxas_version(90))"
     env = os.environ | {"TRITON_PTXAS_PATH": str(other)}  # of another process: Triton keeps the answer
     asked = subprocess.run([sys.executable, "-c", asks], env=env, capture_output=True, text=True, check=True)
     assert asked.stdout == "99.1.7\n"

@@ -14,9 +14,10 @@ from roofline.supervise import stages
 from roofline.worker import launches
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
+from roofline.supervise import stages
 from roofline.worker import launches
 
-launches.DEVICE = "cpu"
+stages.NAMED = "cpu"
 """
 FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.run.args[1]\n"
 DIES = NAMED + "launches.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from roofline.host import container
 from roofline.operations import contenders
 from roofline.supervise import metadata
-from roofline.theory import container
 
 ROOT = Path(__file__).parents[2]
 STRIKES = """
@@ -68,7 +68,7 @@ def test_a_first_call_has_patience_while_it_uses_the_cpu(three_shapes, deed, opt
 
 
 def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
-    """Return `roofline.theory.container` on a machine whose files of Linux are these alone."""
+    """Return `roofline.host.container` on a machine whose files of Linux are these alone."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -105,7 +105,7 @@ def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, mo
 
 
 def test_limits_of_a_process_and_what_a_share_takes_of_them():
-    code = "from roofline.theory import container; from roofline.worker import process; process.bind('cpu')\n"
+    code = "from roofline.host import container; from roofline.worker import process; process.bind('cpu')\n"
     code += "import resource; print(container.worker_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
     for limits, expected in (("-v 4000000", "2048000000 2048000000"), ("-d 1000000", "1024000000 1024000000")):
         command = f"ulimit -S {limits}; exec {sys.executable} -c {shlex.quote(code)}"
@@ -114,7 +114,7 @@ def test_limits_of_a_process_and_what_a_share_takes_of_them():
 
 
 MEMORY = """
-from roofline.theory import container
+from roofline.host import container
 
 container.worker_bytes = lambda: 500_000
 """

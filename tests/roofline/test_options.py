@@ -24,10 +24,10 @@ from roofline.operations.options import (
     resumed,
     values_given,
 )  # fmt: skip
+from roofline.protocol.messages import Step
 from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
-from roofline.worker.messages import Step
 
 ROOT = Path(__file__).parents[2]
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep

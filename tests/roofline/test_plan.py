@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from roofline.protocol.messages import Step, StepBegan
 from roofline.supervise import plan
 from roofline.supervise.limits import limit_s
-from roofline.worker.messages import Step, StepBegan
 
 SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 256)}
 HELLO = {"passes": 4, "processes": 3, "machine": {"source": "cpu", "cores": 20, "cache_bytes": 0}}

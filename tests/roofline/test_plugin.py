@@ -177,7 +177,7 @@ def test_a_cpu_of_unknown_instructions_has_no_floor_and_the_report_says_so(run_p
 
 
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project):
-    driver = "\nfrom roofline.worker import machine\nmachine.gpu_driver = lambda: '999.1'\n"
+    driver = "\nfrom roofline.host import machine\nmachine.gpu_driver = lambda: '999.1'\n"
     about = {"more": driver, "env": {"CUDA_VISIBLE_DEVICES": ""}}
     outcome = run_project("--benchmark-only", "--ffn-device", "auto", **about)
     assert (outcome.code, outcome.folder) == (2, None)
@@ -255,7 +255,7 @@ def test_shares_run_in_this_process_where_somebody_looks_around_in_it(option):
 
 
 NO_COMPILER = """
-from roofline.worker.telemetry import CpuTelemetry
+from roofline.host.telemetry import CpuTelemetry
 
 
 def make():

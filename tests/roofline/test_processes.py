@@ -12,15 +12,15 @@ import pytest
 from roofline.analysis import tokens
 from roofline.analysis.fields import MeasuredCase
 from roofline.analysis.records import frame, record_of, records_of
+from roofline.protocol.stop_rule import StopRule
 from roofline.store import stats
 from roofline.supervise import child
-from roofline.worker.rounds import StopRule
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 NAMES = "torch", "numpy"
 
 EACH_PASS = """
-from roofline.worker import telemetry
+from roofline.host import telemetry
 from roofline.pytest_plugin import narrator
 narrator.LOGGED_S = 0
 readings = iter(range(99))

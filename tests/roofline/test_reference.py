@@ -329,7 +329,7 @@ def test_what_no_reference_can_be_made_of_is_one_line(checkout, tmp_path, capsys
 
 
 def test_reasons_hold_neither_host_nor_home(monkeypatch):
-    from roofline.worker.machine import anonymous
+    from roofline.host.machine import anonymous
 
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))

@@ -8,8 +8,8 @@ from chosen_options import options
 from fake_clock import FakeClock
 
 from roofline import operations
+from roofline.protocol.messages import Done
 from roofline.worker import worker
-from roofline.worker.messages import Done
 from roofline.worker.prepared import Entrant, PreparedCase
 from roofline.worker.runner import Runner
 

@@ -8,9 +8,10 @@ from fake_clock import FakeClock
 from made_up_run import LINES, save
 
 from roofline.analysis.records import records_of
+from roofline.host import telemetry
 from roofline.report.write import write
 from roofline.store import journal
-from roofline.worker import clocks, steady, telemetry
+from roofline.worker import clocks, steady
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, PreparedCase
 

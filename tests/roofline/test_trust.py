@@ -10,9 +10,10 @@ import math
 import numpy as np
 import pytest
 
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.stats import ratio_of, time_of
 from roofline.worker.clocks import Clock
-from roofline.worker.rounds import Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 BETWEEN = 0.013

@@ -23,7 +23,7 @@ SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
 SMALL_CACHE = """
 import sys
 if sys.orig_argv[1] == "-m":
-    from roofline.worker import machine
+    from roofline.host import machine
     machine._last_level_cache_bytes = lambda: 2**20
 """
 """Operands and probes go through eight times the cache, and a virtual machine names that of its whole host. Python runs

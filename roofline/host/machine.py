@@ -11,12 +11,11 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from roofline.theory import container
+from roofline.host import container, telemetry
+from roofline.host.container import affinity, cores
+from roofline.host.environment import VARIABLES
 from roofline.theory.chips import chip_of_device
-from roofline.theory.container import affinity, cores
-from roofline.theory.environment import VARIABLES
 from roofline.theory.floor import CPU_FLOP_PER_CYCLE
-from roofline.worker import telemetry
 
 RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *VARIABLES["threads"], *VARIABLES["cpu"])
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""

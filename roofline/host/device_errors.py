@@ -4,7 +4,6 @@ import traceback
 from pathlib import Path
 
 from roofline.store.lines import plain
-from roofline.worker.rounds import CallError
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 UNSUPPORTED = (
@@ -12,6 +11,14 @@ UNSUPPORTED = (
     *("Failed to find C compiler", "'-shared', '-fPIC'"),  # of Triton: it compiles a module of C that loads kernels
 )
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
+
+
+class CallError(Exception):
+    """The call of the entrant `name` raised its `__cause__` while it was timed."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
 
 
 def lack(error: BaseException) -> str | None:

@@ -46,6 +46,11 @@ class Stopped(EndOfWorker):
     """The supervisor wants no more of the worker, or is gone."""
 
 
+class Broken(EndOfWorker):
+    """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
+    step with those of other ranks. `args` are the fields of the message `Broke`."""
+
+
 def interrupt(number: int, frame) -> None:
     """The end of the run by a signal, as its handler raises it: named, so that nobody takes it for a contender's."""
     raise KeyboardInterrupt(signal.Signals(number).name)
