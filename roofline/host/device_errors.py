@@ -46,7 +46,7 @@ def reason(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    return error.__cause__ if isinstance(error, CallError) else error
+    return (isinstance(error, CallError) and error.__cause__) or error
 
 
 def device_lost(device: str) -> bool:

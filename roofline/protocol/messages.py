@@ -77,7 +77,7 @@ class Request:
     """As the metadata of the run has them."""
     cases: dict[str, list[str]]
     """Shape -> its contenders."""
-    runners: dict[str, list[str]] = field(default_factory=dict)
+    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
     path: list[str] = field(default_factory=list)
     """Where Python looks for modules."""
@@ -113,7 +113,7 @@ class Message:
 class StepBegan(Message):
     """What the worker is at from now on."""
 
-    step: str
+    step: Step
     shape: str = ""
     name: str = ""
     """The contender that is called; empty where it is none or several."""

@@ -105,6 +105,6 @@ def _contenders(options: ffn_options.Options, runners: operations.Runners) -> No
     for name in options.contenders or ():
         ffn_options.read("contenders", name, partial(ffn_options.one_of, choices))
     matmuls = runners.planner(operations.find("matmul"))
-    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
-        if name:
-            ffn_options.read(option, name, partial(ffn_options.one_of, matmuls.timed_names()))
+    for option, chosen in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if chosen:
+            ffn_options.read(option, chosen, partial(ffn_options.one_of, matmuls.timed_names()))

@@ -33,7 +33,7 @@ from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome, left_out
 from roofline.supervise import measuring, metadata, plan, signals, stages
-from roofline.supervise.epochs import Follower, identity, of_environment
+from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
 from roofline.supervise.session import Session
 
 THEIR_TABLE = (
@@ -284,13 +284,13 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan or _plan(state)
+    planned = state.plan if state.hello else _plan(state)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
     text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    if not state.plan:
+    if not state.hello:
         return text
     return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
@@ -395,7 +395,7 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner."""
     machine_info.clear()
     state = config.stash[STATE]
-    if state.run:
+    if state.has_begun:
         machine_info.update(saved.machine_info(state.run.metadata["machine"]))
     elif state.options.timed:  # --benchmark-compare asks before there is a run
         machine_info.update(saved.machine_info(machine.describe(state.options.device)))
@@ -416,8 +416,8 @@ def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
     if state.epochs:
-        _leave_ranks(state)
-    is_timed = state.options.timed and state.run
+        _leave_ranks(state, state.epochs)
+    is_timed = state.options.timed and state.has_begun
     if is_timed:
         finish_run(session, state)
         session.exitstatus = exit_status(session.exitstatus, state)
@@ -441,10 +441,10 @@ def pytest_sessionfinish(session):
         print("", *signals.ways_on(state.run, state.folder, *state.problems), sep="\n")
 
 
-def _leave_ranks(state: Session) -> None:
+def _leave_ranks(state: Session, epochs: Epochs) -> None:
     """End the other ranks, and name those that do not leave."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
-    silence = state.epochs.close()
+    silence = epochs.close()
     if silence and not state.end_reason:
         state.problems.append(silence)
 

@@ -70,7 +70,8 @@ class WorkerEnd:
 class Told:
     """A worker that runs now: what it is asked for, and what it has told by now."""
 
-    marked = 0
+    patience: Patience
+    """Of one in a process of its own: with its present step."""
     ends_at = math.inf
     """When it is to stop, by this process's clock."""
     is_stopped = False
@@ -88,6 +89,11 @@ class Told:
         """Shapes whose turns were journalled."""
         self.done: set[str] = set()
         """Shapes that were checked."""
+
+    @property
+    def marked(self) -> int:
+        """What it keeps `mark[0]` at, or kept when it ended."""
+        return 0
 
     @property
     def seconds(self) -> float:
@@ -122,7 +128,7 @@ MARK = "ROOFLINE_WORKER"
 class Child(Told):
     """A worker in a process of its own, as its supervisor sees it."""
 
-    def __init__(self, request: Request, root: Path):
+    def __init__(self, request: Request, root: Path | None):
         """Begin it in the folder `root`."""
         super().__init__(request)
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
@@ -132,8 +138,6 @@ class Child(Told):
         self._name = uuid.uuid4().hex
         self._ended = ""
         """How it ended, in words, once it was ended."""
-        self.patience: Patience | None = None
-        """With its present step."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
         ours, theirs = socket.socketpair()
@@ -161,7 +165,6 @@ class Child(Told):
 
     @property
     def marked(self) -> int:
-        """What it keeps `mark[0]` at, or kept when it ended."""
         return self._mark[0]
 
     @property

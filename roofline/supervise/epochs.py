@@ -121,11 +121,11 @@ class Epochs:
         for rank in range(1, self.size):
             if left := self.store_get(f"left {rank}"):
                 ends[str(rank)] = typed.read(WorkerEnd, left)
-        rank = min(ends, key=lambda rank: ends[rank].excuse)
-        cause = ends[rank]
+        likeliest = min(ends, key=lambda name: ends[name].excuse)
+        cause = ends[likeliest]
         if cause.is_hung:
-            rank = " or ".join(rank for rank, end in ends.items() if end.excuse == cause.excuse)
-        return replace(cause, rank=rank)
+            likeliest = " or ".join(name for name, end in ends.items() if end.excuse == cause.excuse)
+        return replace(cause, rank=likeliest)
 
     def close(self) -> str:
         """End the run for all ranks, once; returns which did not leave, in words."""

@@ -10,7 +10,7 @@ from roofline.host import telemetry
 from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 from roofline.store.lines import as_read
 from roofline.store.outcome import left_out
-from roofline.store.run import INTERRUPTED, Run, Shape
+from roofline.store.run import INTERRUPTED, Run, Shape, key_of
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
@@ -62,8 +62,8 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     if apart:
         passes = {}
         for shape in cases:
-            made = run.made(shape, apart)
-            passes[shape] = session.passes - (made.passes if made else 0)
+            alone = run.made(shape, apart)
+            passes[shape] = session.passes - (alone.passes if alone else 0)
         return [_request(session, cases, passes, apart=apart, when=when)]
     close_decided(session)
     left = session.trials.left()
@@ -154,7 +154,7 @@ def add_turns(session: Session, worker: Told, turns: Turns) -> None:
     lines = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
     if session.writer.write(header, *lines):
         session.run.apply(header)
-        session.run.made(turns.shape, apart).rounds += turns.rounds
+        session.run.shapes[key_of(turns.shape, apart)].rounds += turns.rounds
         session.writer.add(*turns.timelines)
 
 

@@ -95,9 +95,10 @@ def why_unknown(root: Path) -> str:
 def _of_git(root: Path) -> tuple[str, str]:
     """The commit, and why it is unknown."""
     describe = ["git", "describe", "--always", "--exclude=*", "--dirty=+dirty"]
-    about = {"cwd": root, "env": os.environ | {"LC_ALL": "C"}, "stderr": subprocess.PIPE}
+    env = os.environ | {"LC_ALL": "C"}
     try:
-        return subprocess.check_output(describe, text=True, errors="replace", **about).strip(), ""
+        told = subprocess.check_output(describe, text=True, errors="replace", cwd=root, env=env, stderr=subprocess.PIPE)
+        return told.strip(), ""
     except OSError as error:
         return UNKNOWN, f"git could not be run ({error.strerror})"
     except subprocess.CalledProcessError as error:

@@ -35,8 +35,8 @@ CORE_FLOPS, GPU_FLOPS = 5e10, 3e14
 class Plan:
     """The seconds of a run by its plan: of all but the report, and of the report."""
 
-    measure_s: float
-    report_s: float
+    measure_s: float = 0.0
+    report_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -75,7 +75,7 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         begin_s += 2 * fill_s
     ceilings_s = CEILINGS_S + KINDS * min(2.0, options.max_seconds)
     measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
-    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.get, analyses)))
+    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses)))
 
 
 def turns_of_shape_s(call_s: float, contenders: int, options) -> float:

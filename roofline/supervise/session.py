@@ -35,13 +35,14 @@ class Session:
     """The folder that workers begin in; without it they run in this process."""
     hello: dict = field(default_factory=dict)
     """What the first worker tells of the machine, of its ranks, and of the clock that times the contenders."""
-    plan: Plan | None = None
-    """How long the run takes, once that was reckoned."""
+    plan: Plan = field(default_factory=Plan)
+    """How long the run takes; nothing until that was reckoned."""
     narrator: Any = None
     """Shows how far the run is (`progress`), says something (`say`), where a run is timed."""
-    writer: RunWriter | None = None
-    """The run and its journal, once it has begun."""
-    trials: Trials | None = None
+    has_begun: bool = False
+    writer: RunWriter = field(init=False)
+    """The run and its journal, and who is suspected in it, once that has begun."""
+    trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
     end_reason: str = ""
@@ -61,7 +62,8 @@ class Session:
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin a run, or go on with one, as `RunWriter` does. Raises OSError."""
         self.writer = RunWriter(folder, run, self.end)
-        most_s = max(LEAST_S, OF_PLAN * self.plan.seconds if self.plan else 0.0)
+        self.has_begun = True
+        most_s = max(LEAST_S, OF_PLAN * self.plan.seconds)
         self.trials = Trials(self.writer, self.planned, most_s, are_possible=bool(self.root and not self.epochs))
 
     def end(self, reason: str) -> None:
@@ -73,9 +75,9 @@ class Session:
         return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> Run:
         """What is known by now, once it has begun."""
-        return self.writer.run if self.writer else None
+        return self.writer.run
 
     @property
     def folder(self) -> Path:
@@ -120,15 +122,15 @@ class Session:
 
     def show_progress(self, text: str) -> None:
         """Show how far the run is."""
-        if self.narrator and self.run:
+        if self.narrator and self.has_begun:
             self.narrator.progress(text)
 
     def request(self, kind: str, cases: dict[str, list[str]], apart: str = "", **fields) -> Request:
         """What a worker is asked for `cases`; `fields` are further ones of the request."""
-        refused = dict(self.trials.given_up) if self.trials else {}
+        run = self.run if self.has_begun else Run({})
+        refused = dict(self.trials.given_up) if self.has_begun else {}
         chosen = dict(self.chosen)
         entrants = {}
-        run = self.run or Run({})
         for case, outcome in run.outcomes.items():
             if outcome.outcome == FAILED:
                 refused[case] = outcome.reason

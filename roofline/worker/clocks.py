@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from roofline.worker.alone import ALONE
@@ -53,7 +53,7 @@ SM_HZ = 1.98e9
 class Clock:
     """What a clock has unless it says otherwise."""
 
-    ranks = ALONE
+    ranks: Any = ALONE
     """Those that make the calls together."""
     readings: Sequence[dict] = ()
     """For each call of the last turn, what else was read beside the time; empty where nothing was."""

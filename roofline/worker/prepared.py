@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from roofline.host import device_errors, machine
 from roofline.protocol.messages import Broken, is_of_contender
@@ -75,8 +76,8 @@ def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
 class PreparedCase:
     """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
 
-    case: object
-    """A `roofline.operations.base.Case`."""
+    case: Any
+    """A `roofline.operations.base.Case`, of some operation."""
     baseline: str
     """Name of the contender that the others are compared with. It is measured beside every selection."""
     device: str = "cpu"
@@ -157,13 +158,13 @@ class PreparedCase:
 
         self.admit(name, called)
 
-    def check_again(self, name: str) -> None:
+    def check_again(self, name: str, recheck: Callable[[], Outcome | None]) -> None:
         """Reject an entrant whose results are no longer right, now that it was timed."""
         entrant = self.entrants[name]
 
         def checked() -> Entrant | Outcome:
             try:
-                return entrant.recheck() or entrant
+                return recheck() or entrant
             except Exception as error:
                 if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
                     return entrant

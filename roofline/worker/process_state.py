@@ -63,7 +63,7 @@ def settings() -> Iterator[Setting]:
             yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
     for setter, getter in FUNCTIONS.items():
         yield Setting(setter, _at(getter), _at(setter))
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if hasattr(torch, "set_autocast_enabled"):
         # Back to none: a default device that is set slows all calls down, even if it is the same.
         yield Setting("torch.set_default_device", torch.get_default_device, lambda was: torch.set_default_device(None))
@@ -98,7 +98,11 @@ def _of_signals() -> Iterator[Setting]:
         name = f"the handler of signal {number}"
         yield Setting(name, partial(signal.getsignal, number), partial(signal.signal, number))
     for timer in TIMERS:
-        yield Setting("a timer", partial(_is_running, timer), lambda was, timer=timer: signal.setitimer(timer, 0.0))
+        yield Setting("a timer", partial(_is_running, timer), partial(_stop, timer))
+
+
+def _stop(timer: int, was: bool) -> None:
+    signal.setitimer(timer, 0.0)
 
 
 def _is_running(timer: int) -> bool:

@@ -45,8 +45,8 @@ class Ranks:
         self._steps = 0
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
-        self.world = None
-        self.clock = RanksCpuClock
+        self.world: Any = None
+        self.clock: Any = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
     @property

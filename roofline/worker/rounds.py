@@ -5,8 +5,9 @@ within a round.
 """
 
 import math
+import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
 
+Mark = bytearray | mmap.mmap
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
 
@@ -57,13 +59,13 @@ class Rounds:
 
     def __init__(
         self,
-        entrants: dict[str, Call],
+        entrants: Mapping[str, Callable[[], object]],
         clock,
         rule: StopRule,
         *,
         seed: int,
         passes: int = 1,
-        mark: bytearray = UNWATCHED,
+        mark: Mark = UNWATCHED,
         inputs: Inputs | None = None,
         looks: dict[str, Callable] | None = None,
     ):
@@ -100,7 +102,7 @@ class Rounds:
         self._ranks = clock.ranks
         self._inputs = inputs or Inputs()
         self._looks = looks or {}
-        self._looked_at = {}
+        self._looked_at: dict[str, int] = {}
         self._rng = np.random.default_rng(seed)
         self._chance = np.random.default_rng([seed, 1])
         self._look = rule.min_rounds
@@ -113,7 +115,7 @@ class Rounds:
         mark = self._mark
         returned = self._returned  # and not these rounds: what they hold is let go with them
 
-        def guarded(function: Callable | None, number: int) -> Callable | None:
+        def guarded(function: Callable, number: int) -> Callable:
             def run():
                 mark[0] = number
                 try:
@@ -128,10 +130,10 @@ class Rounds:
                 finally:
                     mark[0] = 0
 
-            return function and run
+            return run
 
-        run, wake = guarded(call.run, number), guarded(call.wake, number)
-        return replace(call, run=run, wake=wake, notes=guarded(call.notes, 0))
+        wake = call.wake and guarded(call.wake, number)
+        return replace(call, run=guarded(call.run, number), wake=wake, notes=call.notes and guarded(call.notes, 0))
 
     @property
     def longest_pass_s(self) -> float:
@@ -209,7 +211,7 @@ class Rounds:
         order = self._rng.permutation(list(self._entrants)).tolist()
         round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         times = []
-        readings = []
+        readings: list[dict] = []
         for names, look in self._turns(order):
             with self._turn_of(names, look) as calls:
                 times += self._clock.turn(calls)
@@ -269,12 +271,12 @@ class Rounds:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
             time = time_of(times_s, groups)
-            if len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
+            if not time or len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
                 return False
         return True
 
 
-def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
+def take_turns(entrants: Mapping[str, Callable[[], object]], clock, rule: StopRule, *, seed: int) -> Rounds:
     """All rounds of `entrants` ({name: call}) in one pass."""
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()

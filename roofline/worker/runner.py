@@ -69,10 +69,10 @@ class Runner:
         with self.ranks.in_step():
             contenders = self.contenders(case)
             prepared = PreparedCase(case, self.baseline(case), self.options.device, first_call=first_call)
-            names = dict.fromkeys([prepared.baseline, *names] if self.options.timed else names)
+            asked = dict.fromkeys([prepared.baseline, *names] if self.options.timed else names)
             operands = self.operands(prepared)
             if isinstance(operands, Outcome):
-                prepared.rejected |= dict.fromkeys(names, operands)
+                prepared.rejected |= dict.fromkeys(asked, operands)
                 return prepared
             reference = self.reference(case, operands)
 
@@ -86,7 +86,7 @@ class Runner:
                 result, refused = self.ranks.together(f"checking {name} on {case.id}", partial(check, name))
                 return replace(refused, reason=f"{name}: {refused.reason}") if refused else result
 
-            for name in names:
+            for name in asked:
                 kind = contenders[name].first_call if name in contenders else ""
                 prepared.enter(name, partial(check_together, name), FIRST_CALL_S.get(kind))
             prepared.entrants |= self.references(prepared, operands)

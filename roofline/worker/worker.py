@@ -21,6 +21,7 @@ from roofline.protocol.messages import (
     JournalLine,
     Kind,
     MachineFound,
+    Message,
     Rejected,
     Request,
     ShapeChecked,
@@ -33,12 +34,12 @@ from roofline.worker.alone import ALONE
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.passes import ShapePasses
 from roofline.worker.prepared import PreparedCase, stop_if_lost
-from roofline.worker.rounds import UNWATCHED
+from roofline.worker.rounds import UNWATCHED, Mark
 
-Tell = Callable[[object], None]
+Tell = Callable[[Message], None]
 
 
-def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearray = UNWATCHED) -> None:
+def run(request: Request, tell: Tell, runners: operations.Runners, mark: Mark = UNWATCHED) -> None:
     """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
     called while entrants take turns, from 1, in the order of the last `StepBegan`; 0 between calls.
 
@@ -55,7 +56,7 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
 class Worker:
     """A request as it goes on."""
 
-    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
+    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: Mark):
         self.request = request
         self.tell = tell
         self.runners = runners
@@ -67,7 +68,7 @@ class Worker:
             if shape in request.chosen:
                 of_shape.earlier[shape] = request.chosen[shape]
 
-    def begin(self, step: str, shape: str = "", **fields) -> None:
+    def begin(self, step: Step, shape: str = "", **fields) -> None:
         """Tell what the worker does next; `fields` are further ones of `StepBegan`."""
         self.tell(StepBegan(step, shape, **fields))
 
@@ -181,7 +182,7 @@ class Worker:
         fraction of the roof is known, and the worker goes on."""
         self.probes = []
         self.ceilings = list(self.request.ceilings)
-        reasons = {}
+        reasons: dict[str, str] = {}
         self.begin(Step.CEILINGS)
         try:
             if self.request.when or self.ceilings:

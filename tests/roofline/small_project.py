@@ -35,7 +35,7 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 def pytest_unconfigure(config):
     """Each report is drawn of the run in memory: it has to be what its journal is read as."""
     state = config.stash.get(STATE, None)
-    if state and state.options.timed and state.run and state.run.end:
+    if state and state.options.timed and state.has_begun and state.run.end:
         read = journal.load(state.folder)
         if read != state.run or list(read.shapes) != list(state.run.shapes):
             print("the run in memory is not its journal:", read, state.run, sep="\n")
