@@ -24,7 +24,7 @@ class CallError(Exception):
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
-    text = f"{type(error).__mro__} {error}"
+    text = f"{type(error).__mro__} {_text(error)}"
     for words in UNSUPPORTED:
         if words in text:
             return "not supported"
@@ -37,12 +37,19 @@ def lack(error: BaseException) -> str | None:
 def reason(error: BaseException) -> str:
     """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
-    first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
+    first = next((plain(line) for line in _text(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as other:  # of a contender's own kind
+        return f"its text raises {type(other).__name__}"
 
 
 def _cause(error: BaseException) -> BaseException:

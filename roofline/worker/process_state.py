@@ -26,8 +26,8 @@ class Setting(NamedTuple):
 
 
 ATTRIBUTES = {
-    "torch": ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn"),
-    "torch.Tensor": ("copy_", "mul_", "fill_", "double"),
+    "torch": ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn", "randint", "randperm"),
+    "torch.Tensor": ("copy_", "mul_", "fill_", "double", "norm"),
     "torch.backends": ("fp32_precision",),
     "torch.backends.mkldnn.matmul": ("fp32_precision",),
     "torch.backends.cuda.matmul": (
@@ -38,7 +38,7 @@ ATTRIBUTES = {
         "allow_fp16_accumulation",
     ),
     "numpy": ("matmul", "dot", "empty"),
-    "time": ("perf_counter", "monotonic"),
+    "time": ("perf_counter", "monotonic", "sleep"),
     "sys": ("stdout", "stderr"),
 }
 """Where flags and functions stand that the baseline, operands, checks and clocks are made by -> their names."""

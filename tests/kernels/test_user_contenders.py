@@ -35,6 +35,39 @@ def nothing(x, w, out=None):
 
 def narrow(x, w):
     return x @ w.T
+
+def turned(x, w, out=None):
+    right(x, w, out)
+    w.t_()
+    return out
+
+def shrunk(x, w, out=None):
+    return right(x, w, out).resize_(1, 1)
+
+def replaced(x, w, out=None):
+    out.data = x @ w.T
+    return out
+
+class Sub(torch.Tensor):
+    pass
+
+def classed(x, w, out=None):
+    right(x, w, out).__class__ = Sub
+    return out
+
+class Silent(Exception):
+    def __str__(self):
+        raise SystemExit
+
+def wordless(x, w, out=None):
+    raise Silent
+
+class Nameless:
+    def __repr__(self):
+        raise SystemExit
+
+def nameless(x, w, out=None):
+    return Nameless()
 """
 
 
@@ -105,10 +138,18 @@ def test_it_is_measured_beside_the_baseline_alone_and_says_where_it_is_from(plac
     [
         ("wrong", "above 1e-05, the limit for fp32; the worst is out[7, 32:48], off by"),
         ("nothing", "it returned None and not the `out` that it was given, torch.float32 [300, 300]"),
+        ("nameless", "it returned a Nameless and not the `out`"),
+        ("wordless", "Silent: its text raises SystemExit (mine.py:"),
+        ("turned", "it changed the tensor w itself"),
+        ("shrunk", "it changed the tensor out itself"),
+        ("replaced", "it changed the tensor out itself"),
+        ("classed", "it changed the tensor out itself"),
     ],
 )
-def test_wrong_results_are_told_with_their_place(place, name, message):
-    rejected = prepare(place(name)).rejected[name]
+def test_what_is_wrong_is_told_and_costs_nobody_else(place, name, message):
+    prepared = prepare(place(name), place("right"))
+    assert prepared.contenders == ["torch", "right"]
+    rejected = prepared.rejected[name]
     assert rejected.outcome == "failed"
     assert message in rejected.reason
 
