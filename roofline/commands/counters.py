@@ -89,7 +89,7 @@ def run(options: Namespace) -> int:
 
 
 def summary(shape: Shape, moved_bytes: int) -> str:
-    """What a call moved, and its intensity beside the model's."""
+    """The bytes that a call moved, and its intensity beside the model's."""
     counted = number_text(shape.work.flop / moved_bytes)
     modelled = number_text(shape.work.device_intensity)
     return f"{bytes_text(moved_bytes)} of device memory, {counted} FLOP/byte counted, {modelled} modelled"

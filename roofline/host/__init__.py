@@ -1,1 +1,1 @@
-"""What any process asks of where it runs: the machine, its limits, its errors, and the command line."""
+"""Questions of any process about where it runs: the machine, its limits, its errors, and the command line."""

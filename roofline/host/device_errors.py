@@ -1,4 +1,4 @@
-"""What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
+"""The meaning of an exception for a run: this case lacks something, it crashed, or the device is lost for all."""
 
 import traceback
 from pathlib import Path
@@ -57,7 +57,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def device_lost(device: str) -> bool:
-    """Whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+    """True where `device` (`cpu` or `cuda`) has stopped to answer this process.
 
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.

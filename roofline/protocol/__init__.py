@@ -1,1 +1,1 @@
-"""What a supervisor and a worker agree on: the one room that both import."""
+"""Agreements of a supervisor and a worker: the one room that both import."""

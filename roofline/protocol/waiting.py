@@ -12,7 +12,7 @@ LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 
 
 def wait_for(answer: Callable[[], Any], within_s: float) -> Any:
-    """What `answer()` returns as soon as that is true, or after pauses meant to take `within_s` in all: more, where the
+    """The result of `answer()` as soon as that is true, or after pauses meant to take `within_s` in all: more, where the
     machine is busy or was stopped."""
     waited_s = 0.0
     while not (answered := answer()) and waited_s <= within_s:

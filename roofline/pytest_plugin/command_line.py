@@ -1,4 +1,4 @@
-"""How a session begins by the command line. What cannot come out is refused before anything is measured."""
+"""The beginning of a session, by the command line. What cannot come out is refused before anything is measured."""
 
 import os
 from functools import partial

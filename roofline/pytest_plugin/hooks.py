@@ -187,7 +187,7 @@ def _sweep(operation: operations.Operation, config, state: Session) -> list:
 
 
 def _is_run(operation: operations.Operation, config, state: Session) -> bool:
-    """Whether a run has cases of `operation`."""
+    """True where a run has cases of `operation`."""
     options = state.options
     if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
         return operation.analysis == "throughput" and operation.default
@@ -212,7 +212,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _is_selected(item, state: Session) -> bool:
-    """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
+    """True where `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
     if "NOTSET" in item.name:  # pytest makes an item of an empty list of cases too
         return False
     if not state.options.timed:
@@ -311,7 +311,7 @@ def ffn_session(request):
 
 
 def runs_here(config) -> bool:
-    """Whether workers run in this process, for somebody who looks around in it by a debugger."""
+    """True where workers run in this process, for somebody who looks around in it by a debugger."""
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
@@ -335,7 +335,7 @@ def _begin(config, state: Session) -> None:
 
 
 def _metadata(config, state: Session) -> dict:
-    """What the journal says of the run at its beginning."""
+    """The first line of the journal."""
     cases = []
     for shape, contenders in state.planned.items():
         cases += [f"{shape}-{contender}" for contender in contenders]

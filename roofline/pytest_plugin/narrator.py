@@ -1,4 +1,4 @@
-"""What a benchmark run says and saves: how far it is, its report, its JSON, and the tables at its end."""
+"""The words and files of a benchmark run: how far it is, its report, its JSON, and the tables at its end."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class Narrator:
             self._write(text, live)
 
     def _is_watched(self) -> bool:
-        """Whether a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
+        """True where a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         return bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
 

@@ -133,7 +133,7 @@ class Shape:
 
     @property
     def apart_field(self) -> dict[str, str]:
-        """What lines of it have that was made apart."""
+        """The field by which lines say that the shape was made apart."""
         return {"apart": self.apart} if self.apart else {}
 
     def apply(self, kind: str, read: Any, line: dict) -> None:

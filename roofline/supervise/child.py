@@ -41,7 +41,7 @@ HUNG, WAITS = "hung", "waits"
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended, and where, as ranks tell one another where it was not well."""
+    """The end of a worker: how and where, as ranks tell one another where it was not well."""
 
     step: StepBegan
     how: str = ""
@@ -54,7 +54,7 @@ class WorkerEnd:
 
     @property
     def is_well(self) -> bool:
-        """Whether it did what it was asked for."""
+        """True where it did what it was asked for."""
         return not (self.how or self.broke)
 
     @property
@@ -63,7 +63,7 @@ class WorkerEnd:
 
     @property
     def excuse(self) -> tuple[bool, ...]:
-        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        """The rank of an end by how well another's excuses it: who raises may have lost a peer, and who goes on may wait for one."""
         return self.how == WAITS, self.is_hung, bool(self.broke)
 
 
@@ -92,7 +92,7 @@ class Told:
 
     @property
     def marked(self) -> int:
-        """What it keeps `mark[0]` at, or kept when it ended."""
+        """The value that it keeps `mark[0]` at, or kept when it ended."""
         return 0
 
     @property
@@ -169,7 +169,7 @@ class Child(Told):
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
+        """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
     def go_on(self, is_over: bool) -> None:
@@ -178,7 +178,7 @@ class Child(Told):
         self.channel.acknowledge(stop=self.is_stopped)
 
     def stands(self) -> str:
-        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
+        """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
 
         def answer() -> bool | re.Match | None:
             if self.process.poll() is not None:
@@ -239,7 +239,7 @@ def kill_marked(name: str, value: str) -> None:
 
 
 def end_text(code: int, printed: str) -> str:
-    """How a process ended, in words: by its exit code, and the last line that it printed.
+    """The end of a process in words: by its exit code, and the last line that it printed.
 
     >>> end_text(-9, ""), end_text(-40, ""), end_text(3, "no room")
     ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')

@@ -43,7 +43,7 @@ class RankLostError(RuntimeError):
 
 
 class Epochs:
-    """What a supervisor says to those of other ranks, and hears of them."""
+    """The supervisors of all ranks, as one of them speaks to the others and hears of them."""
 
     def __init__(self, store, rank: int, size: int):
         from torch.distributed import PrefixStore
@@ -214,7 +214,7 @@ class Follower:
 
 
 def identity(root: Path, words: list[str]) -> dict:
-    """What ranks have in common: versions, commit, and the `words` of the command line."""
+    """The properties that ranks have in common: versions, commit, and the `words` of the command line."""
     return {
         "Python": platform.python_version(),
         "torch": version("torch"),

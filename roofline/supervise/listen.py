@@ -105,7 +105,7 @@ def _begun(session: Session, request: Request) -> list[Child]:
 
 
 def _patience(session: Session, worker: Child) -> Patience:
-    """How long a worker may be at its step, by what a call of the baseline took, or else by its work and what the
+    """The patience with a worker at its step, by what a call of the baseline took, or else by its work and what the
     machine does."""
     options, shape, call_s = session.options, worker.step.shape, 0.0
     if shape:
@@ -138,7 +138,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
-    """Whether another rank has failed. A signal that came to one ends the run here, too."""
+    """True where another rank has failed. A signal that came to one ends the run here, too."""
     epochs.check_heartbeats()
     name = epochs.store_get("interrupted")
     if name and not session.signals:

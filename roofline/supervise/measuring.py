@@ -101,7 +101,7 @@ def close_decided(session: Session) -> None:
 
 
 def _is_given_up(session: Session, shapes: list[Shape]) -> bool:
-    """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
+    """True where no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
     disturbance = "" if session.is_gone_on else decision.disturbance(shapes)
     session.is_gone_on = True
     if not disturbance:
@@ -118,7 +118,7 @@ def passes_done(session: Session) -> int:
 
 
 def progress(session: Session, worker: Told, since: float, passes_before: int) -> str:
-    """How far the run is, in words. It goes on since `since`, and there were `passes_before` then."""
+    """The progress of the run, in words. It goes on since `since`, and there were `passes_before` then."""
     done = passes_done(session)
     if apart := worker.request.apart:
         return f"{done} passes, {apart} alone"
@@ -223,7 +223,7 @@ def undecided(run: Run, planned: Cases, passes: int) -> list[Shape]:
 
 
 def is_time_up(run: Run) -> bool:
-    """Whether the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
+    """True where the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
     seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
     further = seconds.get(False, [0.0])
     return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))

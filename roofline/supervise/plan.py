@@ -1,4 +1,4 @@
-"""How long a run takes by its plan, before anything is timed."""
+"""The plan of a run: the seconds that it takes, before anything is timed."""
 
 import math
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ class RunWriter:
 
 
 def pass_line(shape: Shape, **changed) -> dict:
-    """What the last pass over a shape came to, some of it `changed`."""
+    """The line of the last pass over a shape, with some of it `changed`."""
     names = "passes", "processes", "stopped_by", "round_count", "telemetry", "late"
     line = {"kind": "pass", "shape": shape.id} | shape.apart_field
     return line | {name: getattr(shape, name) for name in names} | changed

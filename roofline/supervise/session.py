@@ -1,4 +1,4 @@
-"""What pytest's process knows of its run: from the command line, through workers, to the report."""
+"""The session: all that pytest's process knows of its run, from the command line, through workers, to the report."""
 
 import sys
 from dataclasses import dataclass, field
@@ -71,12 +71,12 @@ class Session:
         self.end_reason = self.end_reason or reason
 
     def is_over(self, request: Request) -> bool:
-        """Whether a worker is to do no more of what it was asked for."""
+        """True where a worker is to do no more of what it was asked for."""
         return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
 
     @property
     def run(self) -> Run:
-        """What is known by now, once it has begun."""
+        """The run as it is known by now, once it has begun."""
         return self.writer.run
 
     @property
@@ -85,17 +85,17 @@ class Session:
 
     @property
     def passes(self) -> int:
-        """How many times each process comes back to a shape."""
+        """The number of times that each process comes back to a shape."""
         return self.hello["passes"]
 
     @property
     def processes(self) -> int:
-        """How many processes measure each shape, one after another."""
+        """The number of processes that measure each shape, one after another."""
         return self.options.processes or self.hello["processes"]
 
     @property
     def planned_passes(self) -> int:
-        """How many passes the plan makes over each shape."""
+        """The number of passes that the plan makes over each shape."""
         return self.passes * self.processes
 
     @property
@@ -106,7 +106,7 @@ class Session:
         return [operations.parse(name)[0] for name in left]
 
     def is_of_workers(self, shape: str) -> bool:
-        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
+        """True where workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
 
     def outcome(self, shape: str, name: str) -> Outcome | None:
@@ -126,7 +126,7 @@ class Session:
             self.narrator.progress(text)
 
     def request(self, kind: str, cases: dict[str, list[str]], apart: str = "", **fields) -> Request:
-        """What a worker is asked for `cases`; `fields` are further ones of the request."""
+        """The request to a worker for `cases`; `fields` are further ones of the request."""
         run = self.run if self.has_begun else Run({})
         refused = dict(self.trials.given_up) if self.has_begun else {}
         chosen = dict(self.chosen)

@@ -16,7 +16,7 @@ ALL = signal.SIGINT, *ENDING
 
 
 def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
-    """How to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
+    """The ways to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     there = sorted(path.name for path in folder.glob("*") if path.is_file())
     lines = [*problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]

@@ -51,7 +51,7 @@ SM_HZ = 1.98e9
 
 
 class Clock:
-    """What a clock has unless it says otherwise."""
+    """The defaults of a clock."""
 
     ranks: Any = ALONE
     """Those that make the calls together."""
@@ -77,7 +77,7 @@ class Clock:
             self._busy = before
 
     def look_while_busy(self) -> None:
-        """What each `turn` and `burst` does before it waits."""
+        """Call the looks; each `turn` and `burst` does so before it waits."""
         for look in self._busy:
             look()
 
@@ -201,7 +201,7 @@ def core_times_s() -> dict[int, CoreTimes]:
 
 
 def lost_to_others_s(before: dict[int, CoreTimes], after: dict[int, CoreTimes]) -> float:
-    """How long threads waited for a core that no thread of this process had meanwhile: a link's thread may share one
+    """The seconds that threads waited for a core that no thread of this process had meanwhile: a link's thread may share one
     with a worker."""
     nothing = CoreTimes(0.0, 0.0, frozenset())
     lost_s = 0.0

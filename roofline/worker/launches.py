@@ -1,4 +1,4 @@
-"""What a call launches: the names of its kernels, by torch's profiler.
+"""The launches of a call: the names of its kernels, by torch's profiler.
 
 Asked when all timing is over: the profiler stays in the process once it was used. Names say which tile, depth and
 cluster a library chose, which is the cheapest explanation of a gap. No right to read counters is needed: only launches

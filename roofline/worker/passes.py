@@ -58,7 +58,7 @@ class ShapePasses:
 
     @property
     def goes_on(self) -> bool:
-        """Whether somebody is in for whom turns are taken."""
+        """True where somebody is in for whom turns are taken."""
         contenders = self.prepared.contenders
         apart = self.worker.request.apart
         return apart in contenders if apart else bool(contenders)

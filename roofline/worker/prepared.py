@@ -35,7 +35,7 @@ Rejection = Outcome
 
 @dataclass
 class Entrant:
-    """Who takes turns in a round: a contender, an arm, or a reference beside them."""
+    """One that takes turns in a round: a contender, an arm, or a reference beside them."""
 
     name: str
     call: Call
@@ -74,7 +74,7 @@ def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
 
 @dataclass
 class PreparedCase:
-    """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
+    """The result of a runner's `prepare`: who may be timed, and who may not, each with a reason."""
 
     case: Any
     """A `roofline.operations.base.Case`, of some operation."""
@@ -107,7 +107,7 @@ class PreparedCase:
 
     @property
     def memory(self) -> str:
-        """What the operands take, and what there is for them, in words."""
+        """The memory that the operands take, and that there is for them, in words."""
         taken = self.case.sets * self.case.work.device_bytes / 1e9
         there = machine.worker_bytes(self.device) / 1e9
         return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"

@@ -1,4 +1,4 @@
-"""What contenders share beside their tensors: settings of the process, which one may change for all that follow.
+"""The things that contenders share beside their tensors: settings of the process, which one may change for all that follow.
 
 `noted` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
 a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """How a change of it is told, and what reads and sets it."""
+    """The name by which a change of it is told, and functions that read and set it."""
 
     name: str
     read: Callable[[], Any]
@@ -79,7 +79,7 @@ def settings() -> Iterator[Setting]:
 
 
 def _at(place: str) -> Any:
-    """What has that name now; None where nothing has."""
+    """The object of that name now; None where there is none."""
     module, *parts = place.split(".")
     found = sys.modules.get(module)
     for part in parts:
@@ -88,7 +88,7 @@ def _at(place: str) -> Any:
 
 
 def _tracer() -> Any:
-    """What traces, unless that is a debugger, which somebody sets by hand."""
+    """The tracing function, unless that is a debugger, which somebody sets by hand."""
     function = sys.gettrace()
     return None if isinstance(getattr(function, "__self__", None), bdb.Bdb) else function
 

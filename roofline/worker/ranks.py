@@ -136,7 +136,7 @@ class Ranks:
         return slowest, merged
 
     def _exchange(self, step: str, value: Any, ranks: Iterable[int]) -> list:
-        """What the `ranks` say in this step; this one says `value`, if it is among them.
+        """The words of the `ranks` in this step; this one says `value`, if it is among them.
 
         Raises RuntimeError where a rank is at another step."""
         self._steps += 1
@@ -207,7 +207,7 @@ def _network() -> str:
 
 
 def of_worker(world: dict) -> Ranks:
-    """Who a worker is, by what its supervisor says: `size`, `epoch` and `loopback`."""
+    """The ranks of a worker, by what its supervisor says: `size`, `epoch` and `loopback`."""
     from torch.distributed import TCPStore
 
     address = os.environ["MASTER_ADDR"]

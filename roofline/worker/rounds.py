@@ -41,7 +41,7 @@ NO_TIME = (
 
 
 class Inputs:
-    """What timed calls read. By default it stays as it is."""
+    """The inputs of timed calls. By default they stay as they are."""
 
     def change(self) -> None:
         """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
@@ -137,7 +137,7 @@ class Rounds:
 
     @property
     def longest_pass_s(self) -> float:
-        """What the rule leaves a pass, beside its first round."""
+        """The seconds that the rule leaves a pass, beside its first round."""
         return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
@@ -186,7 +186,7 @@ class Rounds:
             self.stopped_by = stopped_by
 
     def _enough(self, fraction: float) -> str:
-        """What says that so large a `fraction` of all passes has its rounds; empty if nothing does."""
+        """The rule that says so, where so large a `fraction` of all passes has its rounds; else empty."""
         rule = self._rule
         done = len(self.rounds)
         if done >= rule.max_rounds * fraction:

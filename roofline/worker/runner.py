@@ -1,4 +1,4 @@
-"""What every operation brings to be run: a runner, found by the name that the operation is declared with."""
+"""The runner, which every operation brings to be run, found by the name that the operation is declared with."""
 
 from dataclasses import replace
 from functools import partial
@@ -39,12 +39,12 @@ class Runner:
         return next(name for name in contenders if self.options.device in contenders[name].devices)
 
     def operands(self, prepared: PreparedCase) -> Any:
-        """What the contenders of a case work on; or the outcome of all of them, where none can. It fills in what of
+        """The operands of a case's contenders; or the outcome of all of them, where none can. It fills in what of
         `prepared` follows from it: `cache`, `facts`, `inputs`."""
         raise NotImplementedError
 
     def reference(self, case, operands) -> Any:
-        """What results are compared with."""
+        """The values that results are compared with."""
 
     def why_not(self, contender: Contender, case, operands) -> str | None:
         """Why `contender` cannot run `case`, or must not be timed, here; None if it can."""
@@ -60,7 +60,7 @@ class Runner:
         raise NotImplementedError
 
     def references(self, prepared: PreparedCase, operands) -> dict[str, Entrant]:
-        """What takes turns beside the contenders, by name, once these have been checked."""
+        """The entrants that take turns beside the contenders, by name, once these have been checked."""
         return {}
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
@@ -97,7 +97,7 @@ class Runner:
         return ""
 
     def clock(self):
-        """What times the contenders: see `worker.clocks`."""
+        """The clock of the contenders: see `worker.clocks`."""
         return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
@@ -105,7 +105,7 @@ class Runner:
         return []
 
     def instruments(self) -> type | None:
-        """What makes the instruments of a `CudaClock`, or None."""
+        """The class of the instruments of a `CudaClock`, or None."""
 
 
 def equip(clock, make_instruments) -> str:

@@ -80,7 +80,7 @@ class Worker:
         self.journal("note", about=topic, text=anonymous(text))
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
-        """What the runner prepares. Where that fails before any contender is called, all are rejected."""
+        """The prepared case of a runner. Where that fails before any contender is called, all are rejected."""
 
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
