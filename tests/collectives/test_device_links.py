@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import links
 import pytest
 import torch
-from arm_cases import whole_numbers
+from arm_cases import Prefetch
 
-from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
+from collectives import all_gather_matmul, device, matmul_reduce_scatter, weight_prefetch
 from collectives.transfers import Transfer
 from kernels.machine.core.machine import Machine
 from kernels.machine.tests.host import Host
@@ -76,20 +76,6 @@ def gather(rows=16):
     )
 
 
-def scatter_and_layer():
-    """Operands of both, whose parts are added by a kernel."""
-    x, w, out = whole_numbers(0, 192, 40), whole_numbers(9, 80, 40), torch.empty(64, 80)
-    scatter = matmul_reduce_scatter.Operands(x, w, out, 3)
-    layer = ffn.Operands(w, whole_numbers(1, 40, 40), whole_numbers(2, 40, 40), torch.empty(20, 40), 4)
-    return on_device.added_by_kernel(scatter), on_device.added_by_kernel(layer)
-
-
-def prefetch() -> weight_prefetch.Operands:
-    layers = [whole_numbers(layer, 16, 40).chunk(4) for layer in range(2)]
-    buffers, x = [torch.full((16, 40), torch.nan) for _ in layers], whole_numbers(2, 8, 40)
-    return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
-
-
 def missing(arm: str, count: int, kind=Link) -> str:
     """Return what the timeline says where the copier or the engine brings the first `count` chunks, or never runs."""
     with machine() as made:
@@ -102,23 +88,15 @@ def missing(arm: str, count: int, kind=Link) -> str:
         return link.wrong()
 
 
-def order(name: str) -> tuple[list[str], str]:
-    """Return what an arm does on its own stream, by kinds in a row, and what was wrong with its run."""
-    operands, arm = {
-        "scatter": (scatter_and_layer()[0], matmul_reduce_scatter.serial),
-        "serial": (scatter_and_layer()[1], ffn.serial),
-        "all_reduce": (scatter_and_layer()[1], ffn.all_reduce),
-        "overlapped": (prefetch(), weight_prefetch.overlapped),
-    }[name]
-    multiply, steps = operands.matmul, []
+def steps_of_prefetch() -> list[str]:
+    """Return what an arm does on its own stream, by kinds in a row."""
+    operands, steps = Prefetch().operands, []
+    multiply = operands.matmul
     operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
     with machine() as made:
-        # Of `scatter` each part takes longer than the machine does to copy it: that they take turns shows.
-        arm(operands, link := Link(4e7 if name == "scatter" else 1e9, steps))
+        weight_prefetch.overlapped(operands, Link(steps=steps))
         made.run()
-        kept = (step for step in steps if step in ("matmul", "raise", "wait"))
-        unequal = [t for t in link.timeline().transfers if not torch.equal(t.source, t.target)]
-        return [step for step, _ in itertools.groupby(kept)], link.wrong() or f"unequal: {unequal}" * bool(unequal)
+    return [step for step, _ in itertools.groupby(step for step in steps if step in ("matmul", "wait"))]
 
 
 def rows_before_their_slice(seed: int) -> tuple[int, int]:
@@ -162,14 +140,6 @@ def kernels_compiled(calls: int) -> dict[str, list[int]]:
     return {name: [of_arm[0], of_arm[-1]] for name, of_arm in counts.items()}
 
 
-STEPS = {
-    "scatter": ["matmul", "raise", "wait"],
-    "serial": ["wait", "matmul", "raise", "wait"],
-    "all_reduce": ["matmul", "raise", "wait", "raise", "wait"],
-    "overlapped": ["wait", "matmul", "wait"],  # first for the copier, which a matmul could keep out
-}
-
-
 def main() -> dict:
     torch.set_num_threads(1)
     return {
@@ -179,7 +149,7 @@ def main() -> dict:
             missing("serial", 1, links.Engine),
             missing("serial", 1, links.Pulled),
         ],
-        "orders": {name: order(name) for name in STEPS},
+        "prefetch": steps_of_prefetch(),
         "early": rows_before_their_slice(1),
         "kernels": kernels_compiled(17),
     }
@@ -198,8 +168,8 @@ def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
         assert "has not arrived: it is 3e-05 s late" in text
 
 
-def test_what_is_computed_goes_then_and_what_is_here_before_a_matmul_begins(outcome):
-    assert outcome["orders"] == {name: [steps, ""] for name, steps in STEPS.items()}
+def test_copier_begins_before_a_matmul_which_could_keep_it_out(outcome):
+    assert outcome["prefetch"] == ["wait", "matmul", "wait"]
 
 
 def test_copier_brings_no_row_before_its_slice(outcome):
