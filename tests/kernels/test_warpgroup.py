@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from kernels import hopper, warpgroup, warpgroup_config
+from kernels import warpgroup, warpgroup_config
 from kernels.contract import example_operands, interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
@@ -53,25 +53,6 @@ def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
     monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
     with pytest.raises(ValueError, match=r"128x208x64 .* needs Triton 3\.9 or later, this is 3\.8; change the"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
-
-
-def test_what_is_left_of_whole_waves_is_shared_also_by_clusters_which_have_twice_the_rows(monkeypatch):
-    monkeypatch.setattr(hopper, "programs", lambda device: 12)
-    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
-    x, w, out = example_operands(torch.float16, 600, 256, 256)
-    gangs = replace(CONFIG, subtile=4, gang_m=2, shared_waves=2)
-    launch = warpgroup.prepare(x[:512], w, out[:512], gangs)
-    # 2 x 4 super-tiles of 256 x 64 on 6 gangs of two: all 8, of 8 steps, are shared
-    assert (launch.grid, launch.args["whole"], launch.args["even"], launch.args["more"]) == ((12,), 0, 10, 4)
-    pairs = replace(gangs, shared_waves=0, cluster=2)
-    launch = warpgroup.prepare(x, w, out, pairs)
-    # 3 x 4 clusters of 256 x 64 on 6 pairs of SMs: two whole waves
-    assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"], launch.args["whole"]) == ((6,), 256, 2, 2)
-    shared = warpgroup.prepare(x[:500], w, out[:500], replace(pairs, gang_m=4, shared_waves=1))
-    # 4 super-tiles of 512 x 64 on 3 gangs of two clusters: a whole wave, and 8 steps along K in the run
-    assert (shared.grid, shared.args["gangs"], shared.args["gang_m"], shared.args["whole"]) == ((6,), 3, 2, 1)
-    assert (shared.args["even"], shared.args["more"]) == (2, 2)
-    assert shared.args["sums_desc"].block_shape == [128, 16], "half of its rows for each CTA"
 
 
 def test_a_cluster_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
