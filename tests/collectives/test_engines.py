@@ -1,6 +1,6 @@
-"""Links of copy engines on the stand-in for CUDA: which calls of the driver they make, in which order and when; and what
-is said where no engine copies. That arms over them are right, and load nothing late: test_loads. The pacer as compiled,
-and a consumer that does not wait: tests/machine.
+"""Links of copy engines on the stand-in for CUDA: which calls of the driver they make, in which order and when, and
+what is said where no engine copies. That arms over them are right, and load nothing late: test_loads. The pacer as
+compiled, and a consumer that does not wait: tests/machine.
 
 All of it runs in one process beside this one.
 """

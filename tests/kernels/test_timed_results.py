@@ -19,7 +19,7 @@ SOURCE = """
 import sys, threading, time
 import torch
 
-KEPT, CALLS, SEEN = {{}}, [], []
+KEPT, SEEN = {{}}, []
 def right(x, w, out):
     return torch.mm(x, w.T, out=out)
 
@@ -46,7 +46,6 @@ def hand_over(x, w, out, after_s=0.05):
     return thread
 
 def f(x, w, out=None):
-    CALLS.append(1)
     {}
 """
 TIMED = "if is_timed() else right(x, w, out)"
@@ -58,7 +57,6 @@ KINDS = {
     "recalls by the shape": (f"return recalled(x.shape, x, w, out) {TIMED}", RECALLED),
     "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
     "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
-    "computes in each third call": (f"return (out if len(CALLS) % 3 else right(x, w, out)) {TIMED}", RECALLED),
     "computes where it is checked": (f"return out {TIMED}", RECALLED),
     "computes half of the columns": (f"return right(x, w[::2], out[:, ::2]) is None or out {TIMED}", RECALLED),
     "computes in half precision": (f"return out.copy_(x.bfloat16() @ w.bfloat16().T) {TIMED}", RECALLED),
