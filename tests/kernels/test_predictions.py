@@ -35,16 +35,11 @@ def test_it_foresees_calls_that_it_has_not_seen_by_a_tile_that_it_chooses():
 
 def test_tiles_gangs_and_clusters_are_read_from_what_a_run_says_of_its_configurations():
     tile = Config(128, 256, 64, 8, 4, subtile=4)
-    configs = [
-        tile,
-        replace(tile, gang_m=4, gang_n=3, shared_waves=2, raster="n"),
-        replace(tile, cluster=2, gang_m=2),
-        replace(tile, cluster=2, gang_m=8, shared_waves=1),
-    ]
+    configs = [replace(tile, gang_m=4, gang_n=3, shared_waves=2, raster="n"), replace(tile, cluster=2, gang_m=2)]
     rows = []
-    for m, config in zip((128, 256, 512, 1024), configs, strict=True):
-        row = dict(model="xxl", layer="up", tp=8, m=m, dtype="bf16", contender="warpgroup")
-        rows.append(row | {"config": str(config), "kernel_name": "warpgroup_kernel", "time_s": 1.0})
+    for m, config in zip((128, 256), configs, strict=True):
+        row = dict(model="xxl", layer="up", tp=8, m=m, dtype="bf16", contender="warpgroup", time_s=1.0)
+        rows.append(row | {"config": str(config), "kernel_name": "warpgroup_kernel"})
     run = SimpleNamespace(frame=lambda: pandas.DataFrame(rows))
     read = [config for _, config in calls_of(run)["warpgroup"]]
     assert read == [replace(config, subtile=1, raster="m") for config in configs]
