@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from kernels import decode, persistent, tiles
+from kernels import tiles
 from kernels.tiles import DTYPES, Config, arch_of, architectures, choose, table
 from kernels.waves import GpuSpec
 from roofline.theory.chips import find
@@ -70,11 +70,6 @@ def test_what_was_measured_comes_before_the_model_on_as_many_sms(on_top):
     for kernel, m in (("persistent", 2048), ("decode", 16)):  # by the model of waves, or by the order of entries
         of_114 = row | {"kernel": kernel, "m_min": m, "measured": measured | {"sms": 114}}
         assert [taken(of_114, (m, *shape[1:]), replace(H200, sms=sms)) for sms in (114, 132)] == [True, False]
-
-
-def test_a_configuration_reads_as_one_short_line():
-    assert str(decode.Config(16, 128, 128, 4, 6, 1, split=5)) == "16x128x128 warps4 stages6 group1 split5"
-    assert str(persistent.Config(64, 64, 32, 4, 2, raster="n")) == "64x64x32 warps4 stages2 group8 raster-n"
 
 
 def test_what_is_not_there_is_refused_with_the_way_out():

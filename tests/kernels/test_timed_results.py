@@ -11,7 +11,7 @@ from test_matmul_bench import OPTIONS
 from kernels.bench import checks, roof
 from roofline import operations
 from roofline.operations import contenders
-from roofline.worker import clocks, rounds, worker
+from roofline.worker import rounds, worker
 from roofline.worker.messages import Rejected
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
@@ -115,15 +115,3 @@ def test_a_check_tells_a_result_that_comes_late_from_a_wrong_one(monkeypatch):
         checks.check("f", run, (x, w, torch.zeros(4, 8)), reference)[1].reason for run in (left_to_a_thread, wrong)
     ]
     assert [rounds.NOT_JOINED in reason for reason in reasons] == [True, False]
-
-
-def test_a_sample_gets_an_x_that_waking_did_not_see():
-    """A millisecond of waking is many calls of a short matmul: more than there are sets."""
-    sets = [(torch.randn(1, 64), torch.randn(8, 64), torch.zeros(1, 8)) for _ in range(2)]
-    rotation, seen = checks.Rotation(sets, seed=0), []
-    call = rotation.rotated(lambda x, w, out: seen.append(x.clone()))
-    for _ in range(3):
-        rotation.change()
-        clocks.CpuClock().turn([call])
-        assert not any(torch.equal(seen[-1], x) for x in seen[:-1])
-    assert len(seen) > 6
