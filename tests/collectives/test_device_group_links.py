@@ -18,7 +18,7 @@ import stand_in
 import test_group_links
 import torch
 import torch.distributed as dist
-from arm_cases import Gather, Layer, Scatter, late_runs, whole_numbers
+from arm_cases import Gather, Layer, Prefetch, Scatter, late_runs
 
 from collectives import weight_prefetch
 from collectives.bench.links import make_link
@@ -138,13 +138,10 @@ def what_is_computed(rank, count, path, kind):
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer, into one buffer."""
     case, link = gather_over(kind, world_of(rank, count, path))
-    layers = [whole_numbers(seed, 12, 16).to("cuda") for seed in (10, 20)]
-    buffers = [torch.full_like(layer, torch.nan) for layer in layers]
-    shards = [[*layer.chunk(count)] for layer in layers]
-    step = weight_prefetch.Operands(shards, buffers, layers[0], torch.empty(12, 12).to("cuda"), rank)
+    step = Prefetch(rank, count, sizes=(12, 12, 16), device="cuda")
     for _ in late_runs(case, link, CALLS, {"serial": case.arms["serial"]}):
-        weight_prefetch.serial(step, link)
-    assert torch.equal(buffers[1], layers[1])
+        weight_prefetch.serial(step.operands, link)
+        assert torch.equal(step.operands.now, step.layers[step.operands.step % 2])
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])

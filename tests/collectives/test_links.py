@@ -58,29 +58,13 @@ def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, tra
     assert timeline.as_dict()["transfers"][0] == (1, 0)
 
 
-class Stopwatch:
-    """A clock that goes on only where somebody sleeps, or it is set."""
-
-    seconds = 0.0
-
-    def now(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-
-    def wait_for(self, change, here, until_s):
-        change.wait_for(here)
-
-
 def test_what_is_ready_late_takes_its_time_from_then_on(transfers, device):
     if device == "cuda":
         pytest.skip("there the machine tells: tests/machine/links.py")
     wire, moved_s = PacedThread(1e9), BYTES / 1e9
-    wire.clock = Stopwatch()
     wire.start(transfers[:3], ready=1)
     wire.wait(1)
-    wire.clock.seconds += 1.0
+    wire.clock.pass_by(1.0)
     wire.ready(3)
     wire.finish()
     assert wire.timeline().arrivals_s == pytest.approx([moved_s, 1.0 + 2 * moved_s, 1.0 + 3 * moved_s])

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_clock import FakeClock
 from numpy.ctypeslib import as_array
 
 from kernels import cublaslt, vendor, workspace
 from kernels.bench import matmul
 from kernels.contract import FP8
 from kernels.fp8 import scale_rows, scales_of_rows
-from roofline.operations.matmul import Matmul
 
 
 class FakeLibrary:
@@ -127,33 +125,3 @@ def test_scales_are_told_as_the_library_reads_them(library, by_block):
     torch.testing.assert_close(out.float(), exact, rtol=1e-2, atol=1e-3)
     assert library.algorithms == [102]
     assert ((1, cublaslt.DESC_FAST_ACCUM) in library.attributes) != by_block
-
-
-class Candidates:
-    """A library of candidates that take so many seconds, on a clock that believes what a call returns."""
-
-    def __init__(self, *seconds):
-        self.seconds = seconds
-
-    def candidates(self, x, w, out):
-        return len(self.seconds)
-
-    def __call__(self, x, w, out, candidate):
-        if self.seconds[candidate] is None:
-            raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
-        return self.seconds[candidate]
-
-
-def test_the_fastest_candidate_is_chosen_once_a_shape(monkeypatch):
-    runner = matmul.Runner(SimpleNamespace(seed=0, device="cpu"))
-    monkeypatch.setattr(runner, "clock", FakeClock)
-    case, sets = Matmul("8,8", "up", 1, 4, "fp32"), [(torch.zeros(4, 8), torch.zeros(8, 8), torch.zeros(4, 8))]
-    library = Candidates(3.0, None, 1.0, 2.0)
-
-    def chosen(**earlier):
-        runner.earlier = {case.id: earlier} if earlier else {}
-        return runner.fastest_candidate(case, "lt", library, sets)
-
-    assert chosen() == 2
-    assert chosen(facts={"lt_candidate": 3}, medians_s={}) == 2  # a share that checked chose it, beside others
-    assert chosen(facts={"lt_candidate": 3}, medians_s={"cublas": 1.0}) == 3

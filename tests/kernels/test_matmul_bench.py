@@ -130,7 +130,7 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
     assert "holds NaN: unwritten" in rejection.reason
 
 
-def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender, monkeypatch):
+def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_first_share_chooses(contender, monkeypatch):
     taken = []
 
     class FixedClock(Clock):
@@ -143,18 +143,24 @@ def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender, mon
 
     def run(x, w, out, candidate=0):
         taken.append(candidate)
+        if candidate == 2:
+            raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
         return right(x, w, out)
 
-    contender(run, candidates=lambda *operands: 3, describe=lambda *operands, candidate=0: f"candidate {candidate}")
+    contender(run, candidates=lambda *operands: 4, describe=lambda *operands, candidate=0: f"candidate {candidate}")
     monkeypatch.setattr(matmul.Runner, "clock", lambda self: FixedClock())
     prepared = prepare()
     assert prepared.facts == {"numpy_candidate": 1}
     assert prepared.entrants["numpy"].config == "candidate 1"
-    assert {*taken} == {0, 1, 2}
+    assert {*taken} == {0, 1, 2, 3}
     taken.clear()
     prepared.entrants["numpy"].call()
     assert prepared.entrants["numpy"].recheck() is None
     assert {*taken} == {1}
+    later = matmul.Runner(OPTIONS)
+    for medians_s, candidate in (({}, 1), ({"torch": 1.0}, 3)):  # a share that checked chose it, beside others
+        later.earlier = {CASE.id: {"facts": {"numpy_candidate": 3}, "medians_s": medians_s}}
+        assert later.prepare(CASE, ["numpy"]).facts == {"numpy_candidate": candidate}
 
 
 def test_inputs_are_as_they_were_after_the_checks(contender):
@@ -223,7 +229,7 @@ def test_operands_rotate_beyond_the_cache():
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 
-@pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (64, 1.5, 2), (65, 9.5, 2)])
+@pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (65, 9.5, 2)])
 def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, memory_sets, expected):
     case, options = Matmul("64,64", "up", 1, m, "fp32"), dataclasses.replace(OPTIONS, tokens=(m,))
     memory_bytes = memory_sets * case.work.device_bytes / matmul.POOL
@@ -243,17 +249,10 @@ def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_tol
     assert ", not the 128 that leave none in the cache" in matmul.Runner(options).prepare(case, []).cache
 
 
-def test_shape_that_cannot_fit_leaves_the_others_theirs():
-    options = dataclasses.replace(OPTIONS, tokens=(300, 10**12))
-    assert prepare(case=sweep(options)[0], options=options).contenders == ["torch", "numpy"]
-    with pytest.raises(RuntimeError, match="memory"):
-        matmul.operands(sweep(options)[-1], options)
-
-
 @pytest.fixture
 def small_probes(monkeypatch):
     """Probes of a machine with little cache and memory: `small_probes(dtypes)`."""
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**18})
     return lambda *dtypes: roof.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
 
 
@@ -263,11 +262,6 @@ def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(sma
     assert {(kind, name.split()[0], dtype) for kind, name, dtype in wrong} == {("matmul", "numpy", "bf16")}
     assert all("NumPy's BLAS takes float32" in reason for reason in wrong.values())
     assert Counter(kind for kind, *_ in reasons) == {"matmul": 3 * 2 * 2, "read": 6, "copy": 1}
-
-
-def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(small_probes):
-    (copy,) = [probe for probe in small_probes() if probe.kind == "copy"]
-    assert 2**22 < copy.amount <= 2 * 2**22
 
 
 @pytest.mark.parametrize(

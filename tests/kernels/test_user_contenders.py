@@ -69,6 +69,7 @@ class Nameless:
 def nameless(x, w, out=None):
     return Nameless()
 """
+KERNEL = "import triton\n\n@triton.jit\ndef kernel(x, w, out):\n    pass\n"
 
 
 @pytest.fixture
@@ -96,11 +97,10 @@ def prepare(*places: str, case=CASE, **options) -> PreparedCase:
     [
         ("mine.py", "it is written FILE::NAME or module:NAME"),
         ("no_such.py::f", "there is no file no_such.py"),
-        (f"{__file__}::f()", "it is written FILE::NAME or module:NAME"),
     ],
 )
 def test_place_that_is_none_is_refused(text, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(ValueError, match=message):
         contenders.parse(text)
 
 
@@ -109,12 +109,8 @@ def test_place_that_is_none_is_refused(text, message):
     [
         ("rihgt", SOURCE, "rihgt is not in it; did you mean right? its functions are right, rough,"),
         ("narrow", SOURCE, "it takes (x, w), and is called as narrow(x, w, out=out)"),
-        (
-            "f",
-            "x = 1\nimport no_such_module",
-            "failed in line 2: ModuleNotFoundError: No module named 'no_such_module'",
-        ),
-        ("f", "raise SystemExit('stop here')", "its import failed in line 1: SystemExit: stop here"),
+        ("f", "x = 1\nraise SystemExit('stop here')", "its import failed in line 2: SystemExit: stop here"),
+        ("kernel", KERNEL, "kernel is a kernel; name the function f(x, w, out=None) that launches it"),
     ],
 )
 def test_file_that_cannot_be_loaded_gets_one_line(place, name, source, message):
@@ -180,20 +176,14 @@ def test_it_may_be_the_baseline(place):
 
 
 def test_files_of_two_folders_have_neighbours_of_their_own(tmp_path):
+    source = "from factors import FACTOR\n\ndef f(x, w, out=None):\n    return FACTOR"
     for folder, factor in (("one", 1), ("two", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "factors.py").write_text(f"FACTOR = {factor}")
-        (tmp_path / folder / "mine.py").write_text(
-            "from factors import FACTOR\n\ndef f(x, w, out=None):\n    return FACTOR"
-        )
+        (tmp_path / folder / "mine.py").write_text(source)
     places = [contenders.parse(f"{tmp_path / folder / 'mine.py'}::f") for folder in ("one", "two")]
     assert [contenders.load(place)(0, 0) for place in places] == [1, 2]
     assert "factors" not in sys.modules
-    with pytest.MonkeyPatch.context() as patch:  # a folder that Python looks in has modules that are everybody's
-        patch.syspath_prepend(tmp_path / "two")
-        (tmp_path / "two" / "ours.py").write_text("import factors\n\ndef f(x, w, out=None):\n    return factors")
-        assert contenders.load(contenders.parse(f"{tmp_path / 'two' / 'ours.py'}::f"))(0, 0) is sys.modules["factors"]
-        patch.delitem(sys.modules, "factors")
 
 
 def test_a_file_that_has_changed_since_the_run_began_is_refused(place):
@@ -201,12 +191,6 @@ def test_a_file_that_has_changed_since_the_run_began_is_refused(place):
     place("right", SOURCE.replace("torch.mm(x, w.T, out=out)", "out.fill_(0)", 1))
     problem = matmul.Runner(replace(OPTIONS, users=users)).problem()
     assert "the file is not what it was when the run began; begin a new run" in problem
-
-
-def test_a_kernel_is_no_matmul(place):
-    source = "import triton\n\n@triton.jit\ndef kernel(x, w, out):\n    pass\n"
-    problem = matmul.Runner(replace(OPTIONS, users=((place("kernel", source), ""),))).problem()
-    assert "kernel is a kernel; name the function f(x, w, out=None) that launches it" in problem
 
 
 def test_what_launches_nothing_has_nothing_to_look_at(place):

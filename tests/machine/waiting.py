@@ -117,27 +117,30 @@ GIVEN_UP_NS = 900_000
 """Of the machine's time: a kernel whose patience is a microsecond is over by then."""
 
 
-def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, depth=328, **more) -> Case:
-    """The kernel that waits for rows. The host brings them in any order; or all are here, but for those of the rank at
-    the place `lost` of the order of arrival."""
-    config = config_of(entry, dtype)
+def for_rows(dtype: str, entry=("pieces_flags", 0), lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
+    """The kernel that waits for rows, or the one that tells of them, which nobody reads. What is waited for, the host
+    brings in any order; or all is here, but for the rows of the rank at the place `lost` of the order of arrival."""
+    config, tells = config_of(entry, dtype), entry[0].startswith("pieces_counters")
 
     def make(seed: int):
-        rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
+        rows, columns, wanted = ranks * config.block_m, (1 + tells) * config.block_n - 8, 1 + seed % 5
         x, out, w = matrices(dtype, rows, columns, depth)
         source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
         whole_numbers(w, seed + 1)
         order = random.Random(seed).sample(range(ranks), ranks)
+        by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
         ends = [(x.chunk(ranks)[rank], source.chunk(ranks)[rank]) for rank in order]
         flags = torch.full((ranks - 1,), wanted - 1, dtype=torch.int32)
-        for place in set(range(ranks)) - {lost} if lost else (0,):
+        brought = [] if lost or tells else random.Random(seed).sample(range(1, ranks), ranks - 1)
+        for place in set(range(ranks)) - ({lost, *brought} - {0}):
             ends[place][0].copy_(ends[place][1])
             flags[place - 1 : place] = wanted
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        by_rank, machines = pieces.Pieces.of_ranks(order, 1, config, "cpu"), []
+        counters = torch.full((ranks - 1,), seed, dtype=torch.int32), torch.zeros(ranks - 1, dtype=torch.int64)
+        machines = []
 
         def bring(host: Host) -> Iterator[None]:
-            for place in random.Random(seed).sample(range(1, ranks), ranks - 1):
+            for place in brought:
                 write(host, *ends[place])
                 yield
                 raise_flag(host, flags[place - 1 :], wanted)
@@ -146,11 +149,14 @@ def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, dept
         def add(machine: Machine) -> None:
             machines.append(machine)
             with grids_of(PROGRAMS - 1):
-                enqueue(machine, pieces.prepare(x, w, out, by_rank, signals, None))
-            if not lost:
-                Host(machine, bring)
+                about = (None, counters) if tells else (signals, None)
+                enqueue(machine, pieces.prepare(x, w, out, by_rank, *about))
+            Host(machine, bring)
 
         def wrong() -> str:
+            grown, tiles_told = (counters[0] - seed).tolist(), 2 * tells
+            if grown != [tiles_told] * (ranks - 1):
+                return f"counters have grown by {grown}, {tiles_told} tiles each are right"
             if int(signals.lost) != lost:
                 return f"lost is {int(signals.lost)}, {lost} is right"
             if lost and machines[0].time_ns > GIVEN_UP_NS:
@@ -162,34 +168,6 @@ def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, dept
     return Case(entry[0], f"{dtype}, K={depth}{', flags lost' * bool(lost)}, {config}", make, **more)
 
 
-def that_tells(dtype: str, entry: tuple[str, int], *, ranks=RANKS, depth=328, **more) -> Case:
-    """The kernel that tells of rows; nobody reads them."""
-    config = config_of(entry, dtype)
-
-    def make(seed: int):
-        rows, columns = ranks * config.block_m, 2 * config.block_n - 8
-        x, out, w = matrices(dtype, rows, columns, depth)
-        whole_numbers(x, seed), whole_numbers(w, seed + 1)
-        before = x.clone(), w.clone()
-        order = random.Random(seed).sample(range(ranks), ranks)
-        by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
-        counters = torch.full((ranks - 1,), seed, dtype=torch.int32), torch.zeros(ranks - 1, dtype=torch.int64)
-
-        def add(machine: Machine) -> None:
-            with grids_of(PROGRAMS - 1):
-                enqueue(machine, pieces.prepare(x, w, out, by_rank, None, counters))
-
-        def wrong() -> str:
-            grown = (counters[0] - seed).tolist()
-            if grown != [2] * (ranks - 1):
-                return f"counters have grown by {grown}, 2 tiles each are right"
-            return differences(out, x, w, before)
-
-        return add, wrong
-
-    return Case(entry[0], f"{dtype}, K={depth}, {config}", make, **more)
-
-
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
@@ -198,7 +176,7 @@ def cases() -> list[Case]:
     listed += [for_chunks("cut", "bf16", entry=entry, ranks=8, steps=8) for entry in entries("flagged")]
     listed += [for_rows("bf16", entry=entry, depth=336) for entry in entries("pieces_flags")]
     for entry in entries("pieces_counters"):
-        listed += [that_tells(dtype, entry, depth=336, thorough=dtype == "fp16") for dtype in dtypes]
+        listed += [for_rows(dtype, entry, depth=336, thorough=dtype == "fp16") for dtype in dtypes]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
         listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         listed.append(
