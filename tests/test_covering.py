@@ -15,7 +15,7 @@ EXAMPLES = [  # a file; tests that are run for it, and some that are not
     ("roofline/analysis/fields.toml", "roofline/test_fields roofline/test_reference", "kernels/test_tiles"),
     ("roofline/account/command.py", "roofline/test_account", "kernels/test_tiles roofline/test_clocks"),
     ("results/visit.py", "roofline/test_visit", "roofline/test_report"),
-    ("docs/kernel.md", "roofline/test_cli", "roofline/test_clocks"),
+    ("docs/kernel.md", "roofline/test_documents", "roofline/test_clocks"),
     ("docs/your-kernel.md", "machine/test_users_kernel", "roofline/test_clocks"),
     ("tests/roofline/stand_in.py", "roofline/test_rehearsal collectives/test_loads", "kernels/test_tiles"),
     (".ci/slow", "test_ci", "roofline/test_clocks"),

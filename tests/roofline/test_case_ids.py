@@ -5,6 +5,8 @@ import pytest
 from roofline import operations
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.operations.weight_prefetch import WeightPrefetch
 
 
 @pytest.mark.parametrize("contender", [None, "row_block"])
@@ -38,3 +40,16 @@ def test_bad_ids_are_named(text, expected):
     with pytest.raises(ValueError, match="case ") as error:
         operations.parse(text)
     assert expected in str(error.value)
+
+
+DIVISORS = [  # operation, tokens, the option that the size is of
+    (MatmulReduceScatter, "down", 1, "the 1 that", "--ffn-tokens"),
+    (AllGatherMatmul, "up", 16, "the 100 that", "--ffn-model"),
+    (WeightPrefetch, "up", 16, "the 300 that", "--ffn-tp"),
+]
+
+
+@pytest.mark.parametrize(("case", "layer", "m", "size", "option"), DIVISORS)
+def test_a_number_of_ranks_that_does_not_divide_names_the_option(case, layer, m, size, option):
+    with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another {option}, or --ffn-ranks"):
+        case("100x300", layer, 1, m, "fp32", 8, "ridge")

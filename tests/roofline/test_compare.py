@@ -12,9 +12,8 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis import changes
-from roofline.analysis.changes import Spread, change, spread_of
+from roofline.analysis.changes import Spread, change
 from roofline.analysis.comparison import compare
-from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
 from roofline.commands.cli import main
 from roofline.report.compare import terminal
@@ -93,17 +92,6 @@ def test_change_by_hand():
     assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
     quiet = change(base * 10, new * 10)
     assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
-
-
-def test_blocks_of_a_single_process_take_the_place_of_processes(tmp_path):
-    times = {"cublas": [3e-4] * 80, "tiled": draw_times(np.random.default_rng(2), 1e-4, 80)}
-    run = journal.load(save_run(tmp_path / "run", shape(16, times)))
-    (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
-    blocks = np.sort(math.log(3e-4) - np.log(times["tiled"]).reshape(8, 10), axis=1)[:, 2:-2].mean(axis=1)
-    expected = Spread(*map(pytest.approx, (blocks.mean(), blocks.var(ddof=1) / 8, 7)))
-    assert spread_of([changes.values_of(run, record)]) == expected
-    timed_shape.rounds = timed_shape.rounds[:1]
-    assert spread_of([changes.values_of(run, record)]) is None
 
 
 CASES, PROCESSES, PASSES = 28, 5, 6

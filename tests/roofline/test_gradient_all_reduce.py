@@ -11,8 +11,6 @@ from made_up_run import HEAD, lines_of, save
 
 import roofline
 from roofline import operations
-from roofline.analysis import records
-from roofline.analysis.fields import MeasuredCase
 from roofline.operations import contenders
 from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.store import journal
@@ -148,19 +146,6 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
     assert example.finding(shape) == (
         "best bucket: 1024 KiB measured, sqrt(s o w) = 1239 KiB by o = 1500 us, w = 0.128 GB/s"
     )
-
-
-def test_arm_that_shares_no_round_with_flat_has_a_time_and_no_ratio(example, made_up):
-    """Between real ranks a sample whose thread lacked its core is dropped."""
-    shape = made_up(OVERHEAD_S)
-    for round_ in shape.rounds:
-        del round_.time_s["flat" if round_.index % 2 else "overlapped"]
-    row = example.table(shape).loc["overlapped"]
-    assert row["ms"] == pytest.approx(1e3 * (BACKWARD_S + 2 * (OVERHEAD_S + 2**23 / BYTES_PER_S)), rel=0.1)
-    assert row["speed_of_flat"] != row["speed_of_flat"]
-    run = roofline.store.run.Run(HEAD, shapes={shape.id: shape})
-    record = records.record_of(MeasuredCase(run, shape, "overlapped"))
-    assert (record["time_s"], record["ratio_to_baseline"]) == (pytest.approx(row["ms"] / 1e3), None)
 
 
 def test_no_bucket_by_the_model_where_pieces_cost_nothing(example, made_up):

@@ -9,15 +9,11 @@ from statistics import fmean
 
 import pytest
 
-from roofline.analysis import tokens
-from roofline.analysis.fields import MeasuredCase
-from roofline.analysis.records import frame, record_of, records_of
-from roofline.store import stats
+from roofline.analysis.records import records_of
 from roofline.supervise import child
 from roofline.worker.rounds import StopRule
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
-NAMES = "torch", "numpy"
 
 EACH_PASS = """
 from roofline.worker import telemetry
@@ -83,24 +79,6 @@ def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
     whole, part = StopRule.of_worker(8.0, "cuda", 16, 16), StopRule.of_worker(8.0, "cuda", 4, 16)
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
     assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
-
-
-def test_intervals_are_over_processes(several):
-    """That of a ratio, and that of the mean over shapes."""
-    run = several.kept
-    ratios = {
-        shape.id: stats.by_process(lambda a, b: a / b, *map(shape.times_s, NAMES), groups=shape.groups)
-        for shape in run.shapes.values()
-    }
-    for shape, of_processes in ratios.items():
-        record = record_of(MeasuredCase(run, run.shapes[shape], "numpy"))
-        interval = stats.student(record["ratio_to_baseline"], list(of_processes.values()))
-        assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
-    (row,) = tokens.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
-    means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
-    ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
-    interval = tuple(row[name] for name in ("ratio_to_baseline", "ratio_low", "ratio_high"))
-    assert interval == pytest.approx(stats.student(ratio, means))
 
 
 def test_processes_that_end_while_marked_ones_are_looked_for_are_passed_over(monkeypatch):

@@ -67,20 +67,6 @@ def test_kinds_of_lines_are_documented():
     assert [kind for kind in KINDS if f"\n| `{kind}` | " not in text] == []
 
 
-def test_what_older_journals_have_beside_a_run_is_passed_over(tmp_path):
-    """Those of schema 8 may have costs that are no fields any more, and what another checkout measured."""
-    shape = next(line["shape"] for line in LINES if line["kind"] == "round")
-    costs = {"kind": "costs", "shape": shape, "contender": "cublas", "costs": {"host_s": 7e-6}}
-    older = costs | {"costs": {"host_s": 7e-6, "clock_s": 1e-4, "idle_share": 0.1}}
-    beside = [line | {"checkout": "base"} for line in LINES if line["kind"] in ("shape", "round", "end")]
-    old, new = (
-        records_of(journal.load(save(tmp_path / name, lines)))
-        for name, lines in (("old", [*LINES, older, *beside]), ("new", [*LINES, costs]))
-    )
-    assert old == new
-    assert [record["host_s"] for record in new].count(7e-6) == 1
-
-
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
     run = Run({"notes": []})
     for line in WRITTEN[1:]:

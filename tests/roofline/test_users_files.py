@@ -178,3 +178,9 @@ def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):
     (lost,) = [outcome for case, outcome in run.outcomes.items() if case in run.metadata["cases"]]
     assert lost.case.endswith(f"-{culprit}")
     assert re.search(reason, lost.reason)
+
+
+def test_a_contender_may_lie_in_a_folder_of_any_bytes(tmp_path):
+    file = Path(os.fsdecode(os.fsencode(tmp_path / "mine") + b"\xff.py"))
+    file.write_text("def f(x, w, out=None):\n    return out\n")
+    assert contenders.load(f"{file}::f")(1, 2, out=3) == 3
