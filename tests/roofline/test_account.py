@@ -98,8 +98,8 @@ def test_memory_of_a_training_step_says_whether_it_fits(printed):
     assert "  activations        8.45   7.87  of 4,096 tokens\n" in text
 
 
-def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
-    assert "319.4 on each device" in in_a_blink("account", *V5P.split(), "--tokens", "131072")
+def test_answers_in_a_blink_without_heavy_packages(light):
+    assert "319.4 on each device" in light(0.6, "roofline", "account", *V5P.split(), "--tokens", "131072")
 
 
 @pytest.mark.parametrize(

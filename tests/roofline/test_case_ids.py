@@ -1,4 +1,7 @@
-"""Case ids: each is read back as the case that it names, and a bad one is refused with what would be right."""
+"""Operations and case ids: each is read back as the case that it names, and what is bad is refused with what would be
+right."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -53,3 +56,11 @@ DIVISORS = [  # operation, tokens, the option that the size is of
 def test_a_number_of_ranks_that_does_not_divide_names_the_option(case, layer, m, size, option):
     with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another {option}, or --ffn-ranks"):
         case("100x300", layer, 1, m, "fp32", 8, "ridge")
+
+
+def test_an_operation_that_is_known_or_of_an_unknown_analysis_is_refused():
+    known = operations.OPERATIONS["matmul"]
+    with pytest.raises(ValueError, match="is known already"):
+        operations.register(known)
+    with pytest.raises(ValueError, match="analysis 'gradients' is not known: take throughput or overlap"):
+        operations.register(replace(known, analysis="gradients"))

@@ -71,16 +71,8 @@ def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):
     assert expected in line
 
 
-def test_a_run_is_planned_without_torch(environment):
-    code = (
-        "import sys, pytest\nclass Heavy:\n    def pytest_collection_finish(self):\n"
-        "        print([name for name in ('torch', 'triton', 'pandas', 'matplotlib') if name in sys.modules])\n"
-        "pytest.main(sys.argv[1:], plugins=[Heavy()])"
-    )
-    command = [sys.executable, "-c", code, "-p", "no:hypothesispytest", *LISTED, ALL]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
-    assert "127 cases on 47 shapes, about 6 min 20 s" in done.stdout
-    assert "\n[]\n" in done.stdout
+def test_a_run_is_planned_without_torch(light):
+    assert "127 cases on 47 shapes, about 6 min 20 s" in light(6.5, "pytest", "-s", *LISTED, ALL)
 
 
 @pytest.mark.parametrize(

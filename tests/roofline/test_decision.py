@@ -74,9 +74,9 @@ def test_looks_spend_no_more_than_what_may_be_wrong(planned):
     assert (counts[0], len(counts)) == (planned, len(LOOKS))
     assert sum(levels(planned).values()) == pytest.approx(1 - SURE)
     rng, margin = np.random.default_rng(0), math.log1p(MARGIN)
-    values = np.exp(rng.normal(-margin, 0.02, size=(1000, counts[-1])))  # as slow as may still be the same, and slower
+    values = np.exp(rng.normal(-margin, 0.02, size=(400, counts[-1])))  # as slow as may still be the same, and slower
     wrong = sum(decide(list(of_case), MARGIN, planned).verdict == SLOWER for of_case in values)
-    assert wrong <= 1000 * (1 - SURE)
+    assert wrong <= 400 * (1 - SURE)
 
 
 def test_what_one_look_says():
@@ -167,10 +167,9 @@ def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
 
 
 def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy, run_project):
-    slower = noisy("-k", "m64", TIMES="1.1")
-    assert (slower.code, "1 SLOWER of 1 at +-3 %" in slower.text) == (0, True)
     run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
     assert run.code == 1
+    assert "1 SLOWER of 1 at +-3 %" in run.text
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
     run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide")

@@ -85,11 +85,11 @@ BUSY = "in its first call: it was not over in 3.5 s, the limit; --ffn-first-call
 
 
 CALLS = [  # what a first call does, options, why it has no number
-    ("spin(1.5)", "", ""),
+    pytest.param("spin(1.5)", "", "", marks=pytest.mark.slow),
     ("compile_elsewhere()", "", ""),
-    ("time.sleep(1.5)", "--ffn-first-call-seconds=30", ""),
+    pytest.param("time.sleep(1.5)", "--ffn-first-call-seconds=30", "", marks=pytest.mark.slow),
     ("time.sleep(60)", "", IDLE),
-    ("spin(60)", "", BUSY),
+    pytest.param("spin(60)", "", BUSY, marks=pytest.mark.slow),
     ("spin(60)", "--ffn-first-call-seconds=0.5", "it was not over in 0.5 s"),
 ]
 
