@@ -15,6 +15,7 @@ import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from fake_ncu import ncu  # noqa: F401 a fixture
 from hypothesis import HealthCheck, settings
+from made_up_run import save
 from zygote import Zygote
 
 from roofline.analysis.records import records_of
@@ -216,6 +217,12 @@ def three_shapes(run_project):
     return lambda *arguments, timed=True, **about: run_project(
         *["--benchmark-only"] * timed, *arguments, tests=THREE_SHAPES, **about
     )
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """`loaded(lines, folder="run")`: the run of a journal of these lines."""
+    return lambda lines, folder="run": journal.load(save(tmp_path / folder, lines))
 
 
 @pytest.fixture

@@ -261,14 +261,6 @@ def test_another_chip_is_refused_unless_told(compared):
     assert compared({16: BOTH}, {16: BOTH}, "--allow", "chip", machine=machine)[0] == 0
 
 
-def test_another_ptxas_is_told_and_an_older_run_says_none(tmp_path):
-    runs = []
-    for name, about in (("older", {}), ("base", {"ptxas": "12.9.86"}), ("new", {"ptxas": "13.4.59"})):
-        runs.append(journal.load(save_run(tmp_path / name, shape(16, BOTH), machine=HEAD["machine"] | about)))
-    assert compare(runs[:2], runs[:2]).differences == {}
-    assert compare(runs[:2], runs[2:]).differences == {"ptxas": ("not recorded and 12.9.86", "13.4.59")}
-
-
 def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
     quick = [str(save_run(tmp_path / name, shape(16, BOTH), options={"quick": True})) for name in "abcd"]
     assert main(["compare", quick[0], "--new", *quick[1:]]) == 2
@@ -307,11 +299,11 @@ def test_committed_runs_of_one_commit_do_not_differ():
     assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
 
 
-def test_a_void_case_is_not_compared(tmp_path):
+def test_a_void_case_is_not_compared(loaded):
     runs = []
     for pace in (1.0, 0.7):
         lines = [*gathering(gather_matmul(16), comm_s=16e-3 / pace, pace=pace), *gathering(gather_matmul(64))]
-        runs.append(journal.load(save(tmp_path / str(pace), [HEAD, *lines])))
+        runs.append(loaded([HEAD, *lines], str(pace)))
     comparison = compare(runs[:1], runs[1:])
     assert [case.case for case in comparison.cases if "-tp16-" in case.case] == []
     assert {(missing.missing_in, missing.reason) for missing in comparison.missing} == {

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
-from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings
 from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal
-from roofline.store.journal import load
 from roofline.store.stats import grouped
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +23,11 @@ MISSING = {"kind": "not_measured", "case": "a", "reason": "wrong"}
 
 
 @pytest.fixture
-def findings_by_rule(tmp_path):
+def findings_by_rule(loaded):
     """`findings_by_rule(lines)` returns {rule: its lines} of the run that is journalled so."""
 
     def find(lines):
-        run = load(save(tmp_path / "run", lines))
+        run = loaded(lines)
         texts = [line.partition(": ") for line in findings.findings(run, frame(run))]
         return grouped((rule, text) for rule, _, text in texts)
 
@@ -157,8 +156,8 @@ SHARES = [  # ceilings, lines of shapes, whether a share is marked
 
 
 @pytest.mark.parametrize(("roofs", "shapes", "is_marked"), SHARES)
-def test_a_share_above_its_roof_is_marked_wherever_it_stands(tmp_path, roofs, shapes, is_marked):
-    run = load(save(tmp_path / "run", [HEAD, *roofs, *shapes, END]))
+def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shapes, is_marked):
+    run = loaded([HEAD, *roofs, *shapes, END])
     shown, whole = terminal(run), sections(run, frame(run), ())
     marked = [line for line in shown if "%" in line and line.endswith(" !")]
     assert (bool(marked), shown.count(ABOVE)) == (is_marked, int(is_marked))
@@ -179,7 +178,7 @@ WORST = [  # lines of a run, how its terminal begins
 
 
 @pytest.mark.parametrize(("lines", "begins"), WORST)
-def test_the_worst_findings_stand_above_the_first_table(tmp_path, lines, begins):
-    shown = terminal(load(save(tmp_path / "run", lines)))
+def test_the_worst_findings_stand_above_the_first_table(loaded, lines, begins):
+    shown = terminal(loaded(lines))
     assert shown[0] == "Findings"
     assert [line.partition(":")[0] for line in shown[1 : shown.index("")]] == begins

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from made_up_run import HEAD, lines_of, save
+from made_up_run import HEAD, lines_of
 
 import roofline
 from roofline import operations
 from roofline.operations import contenders
 from roofline.pytest_plugin.command_line import refuse_selection
-from roofline.store import journal
 from roofline.store.run import Shape
 from roofline.worker.ranks import Ranks
 
@@ -110,7 +109,7 @@ OVERHEAD_S, BYTES_PER_S, BACKWARD_S = 1.5e-3, 128e6, 0.05
 
 
 @pytest.fixture
-def made_up(example, tmp_path):
+def made_up(example, loaded):
     """`made_up(overhead_s)`: a shape whose all-reduces take that and their bytes."""
 
     def make(overhead_s: float) -> Shape:
@@ -131,7 +130,7 @@ def made_up(example, tmp_path):
         for name, size in sizes.items():
             about[name] = {"bucket_bytes": size}
         lines = lines_of(case, times, baseline="flat", about=about, slower=lambda index: 1.1 ** (index % 3 - 1))
-        return journal.load(save(tmp_path / "run", [HEAD, *lines])).shapes[case.id]
+        return loaded([HEAD, *lines]).shapes[case.id]
 
     return make
 
@@ -146,7 +145,3 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
     assert example.finding(shape) == (
         "best bucket: 1024 KiB measured, sqrt(s o w) = 1239 KiB by o = 1500 us, w = 0.128 GB/s"
     )
-
-
-def test_no_bucket_by_the_model_where_pieces_cost_nothing(example, made_up):
-    assert "and no sqrt(s o w) of o = -100 us" in example.finding(made_up(-1e-4))

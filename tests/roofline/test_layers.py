@@ -50,13 +50,6 @@ def test_who_has_no_matmuls_alone_has_no_such_ratio(records):
         assert records(without)["fused"]["alone_ratio"] is None
 
 
-def test_a_layer_whose_baseline_was_refused_keeps_its_record(records):
-    without = {name: time_s for name, time_s in TIMES.items() if name != "cublas"}
-    of = records(without)
-    assert of["fused"]["time_s"] == pytest.approx(9e-3)
-    assert of["fused"]["alone_ratio"] is None
-
-
 def test_work_counts_three_matmuls_and_what_lies_between():
     elements = 2 * 64 * 1024 + 3 * 4096 * 1024 + 2 * 64 * 4096
     assert (CASE.work.flop, CASE.work.device_bytes) == (6 * 64 * 1024 * 4096, 2 * elements)

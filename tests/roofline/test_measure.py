@@ -34,15 +34,6 @@ def test_stops_once_the_medians_are_known():
     assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
 
 
-def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share():
-    rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
-    for passed in (1, 2, 3):
-        rounds.run_pass()
-        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / 3
-    assert rounds.stopped_by == "rounds"
-
-
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
     noise = np.random.default_rng(0).lognormal(sigma=0.1, size=200)
     for seconds, rounds in ((50, 50), (20, 30), (5, 15)):

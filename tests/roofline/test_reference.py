@@ -116,8 +116,8 @@ def test_committed_samples_are_never_changed(name):
 
 
 @pytest.mark.parametrize("lines", [[HEAD, *gathering(gather_matmul(), lost=ON_GPU)], LINES, SHOWN])
-def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
-    run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
+def test_records_have_the_declared_fields_and_no_others(lines, loaded):
+    run = load_committed(lines) if isinstance(lines, str) else loaded(lines)
     for record in records_of(run):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() == declared

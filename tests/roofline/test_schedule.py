@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernels import tables
 from roofline.theory import schedule
-from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
+from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, plan
 from roofline.theory.schedule import Grid, row_block_end_s
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
@@ -147,15 +147,6 @@ def test_tables_have_each_tile_with_each_chunk_once(sizes, programs, arrival_s, 
 def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
     end_s = OverlapPlan(arm, SHAPES[f_loc], SMS, RANKS, blocks).end_s(t_gemm_s=1.0, t_comm_s=1.0)
     assert hidden_fraction(1.0, 1.0, end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
-
-
-@pytest.mark.parametrize(("launches", "count"), [(chunk_launches, RANKS), (row_block_launches, 8)])
-def test_each_launch_takes_some_and_all_of_them_are_taken(launches, count):
-    cut = OverlapPlan(launches.__name__, SHAPES[2560], SMS, RANKS, 8)
-    done, ends_s = zip(*launches(cut, 1.0, 1.0), strict=True)
-    assert done[0] > 0
-    assert done[-1] == count
-    assert [*done, *ends_s] == [*sorted({*done}), *sorted({*ends_s})]
 
 
 @given(
