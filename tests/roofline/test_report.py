@@ -157,14 +157,6 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(loaded, slow_pr
     assert not any(record["above_roof"] for record in records_of(run))
 
 
-def test_beside_a_reader_the_roof_is_no_higher_than_the_matmuls_ceiling(loaded):
-    work = Matmul("1024x1024", "up", 1, 4096, "bf16").work
-    lines = lines_with_probe(4096, {"cublas": work.flop / 375e12}, 1e9 / 4e12)
-    lines[0]["entrants"]["probe matmul"]["ceiling"] = "read"
-    (record,) = records_of(loaded([*LINES[:5], *lines]))
-    assert (record["of_roof"], record.get("roof_probe")) == (pytest.approx(0.5), None)
-
-
 def memory_roofline(folder, lines):
     return plots.memory_roofline(frame(journal.load(save(folder / "run", lines))))
 
