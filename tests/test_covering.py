@@ -11,6 +11,7 @@ EXAMPLES = [  # a file; tests that are run for it, and some that are not
     ("roofline/worker/rounds.py", "roofline/test_steady roofline/test_faults", "machine/test_perturb"),
     ("roofline/report/tables.toml", "roofline/test_report roofline/test_plugin", "kernels/test_tiles"),
     ("results/visit.py", "roofline/test_visit", "roofline/test_report"),
+    ("docs/kernel.md", "roofline/test_documents", "roofline/test_clocks"),
     ("docs/your-kernel.md", "machine/test_users_kernel", "roofline/test_clocks"),
     ("tests/roofline/stand_in.py", "roofline/test_rehearsal collectives/test_loads", "kernels/test_tiles"),
     (".ci/slow", "test_ci", "roofline/test_clocks"),

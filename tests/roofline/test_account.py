@@ -1,5 +1,5 @@
 """`roofline account` on the command line: its text, its answer against figures worked out by hand, and memory. The
-documents show more of it, test_exercise.py, and test_cli.py bad input."""
+documents show more of it, test_documents.py, and test_command_lines.py bad input."""
 
 import re
 import shlex
@@ -98,8 +98,8 @@ def test_memory_of_a_training_step_says_whether_it_fits(printed):
     assert "  activations        8.45   7.87  of 4,096 tokens\n" in text
 
 
-def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
-    assert "319.4 on each device" in in_a_blink("account", *V5P.split(), "--tokens", "131072")
+def test_answers_in_a_blink_without_heavy_packages(light):
+    assert "319.4 on each device" in light(0.6, "roofline", "account", *V5P.split(), "--tokens", "131072")
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,24 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
     least, room = memory.least_devices(sharded, whole, size), size - whole
     assert (least is None) == (room <= 0)
     assert least is None or least * room >= sharded > (least - 1) * room
+
+
+ACCOUNTS = [  # options, what the account says, what it does not
+    ("--model 5120,13824 --fsdp 64", ("memory: not known of D,F alone; add --blocks N, --gate",), ("fits", "MEMORY")),
+    ("--model mine@5120x13824 --fsdp 64 --tokens 4096", ("memory: not known",), ("fits", "MEMORY", "GB  ")),
+    ("--model 5120,13824 --blocks 40 --fsdp 64", ("FFN only: 2 matrices", " 5,662,310,400 weights"), ("not known",)),
+    ("--model 5120,13824 --blocks 40 --gate --fsdp 64", ("FFN only: 3 matrices", "8,493,465,600"), ("not known",)),
+    ("--model 5120,13824 --blocks 40 --vocabulary 32000", ("2 of 32,000 x D;", "5,989,990,400"), ("embeddings",)),
+    ("--chip h100", ("\nH100 SXM: ", "'h100' is taken for H100 SXM; there is the H100 PCIe too"), ()),
+    ("--chip A100", ("\nA100 SXM: ", "'A100' is taken for A100 SXM"), ("there is",)),
+    ("--chip h100pcie --fsdp 2", ("\nH100 PCIe: ",), ("taken for",)),
+    ("--chip h200", ("\nH200: ",), ("taken for",)),
+]
+
+
+@pytest.mark.parametrize(("line", "texts", "absent"), ACCOUNTS)
+def test_an_account_says_what_it_lacks_and_takes_what_it_is_given(capsys, line, texts, absent):
+    assert main(["account", *line.split()]) == 0
+    shown = " ".join(capsys.readouterr().out.split(" "))
+    assert [text for text in texts if text not in shown.replace("\n  ", " ")] == []
+    assert [text for text in absent if text in shown] == []

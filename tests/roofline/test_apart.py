@@ -3,12 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from made_up_run import END, HEAD, save, shape
+from made_up_run import END, HEAD, shape
 
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.tokens import by_tokens
 from roofline.report.write import write
-from roofline.store.journal import load
 from roofline.supervise.apart import Trials
 from roofline.supervise.measuring import passes_left
 
@@ -27,8 +26,8 @@ NOT_RUN = LOST | {"outcome": "not_run"}
 CUT_OFF = {"stopped_by": "interrupt"}
 
 
-def test_a_row_that_was_made_apart_is_of_its_own_rounds(tmp_path, undrawn):
-    run = load(save(tmp_path / "run", [HEAD, *made("tiled"), *made("decode", apart="decode"), END]))
+def test_a_row_that_was_made_apart_is_of_its_own_rounds(loaded, tmp_path, undrawn):
+    run = loaded([HEAD, *made("tiled"), *made("decode", apart="decode"), END])
     rows = {record["contender"]: record for record in records_of(run)}
     names = "baseline_time_s", "ratio_to_baseline", "notes"
     assert [rows["tiled"][name] for name in names] == [pytest.approx(2e-6), pytest.approx(2), ""]
@@ -42,38 +41,30 @@ def test_a_row_that_was_made_apart_is_of_its_own_rounds(tmp_path, undrawn):
     assert write(tmp_path / "run")
 
 
-def test_where_all_were_made_apart_the_first_has_the_baselines_row(tmp_path, undrawn):
-    run = load(save(tmp_path / "run", [HEAD, *made("tiled", apart="tiled"), *made("decode", apart="decode"), END]))
-    assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled", "decode"]
-    assert write(tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("lines", "together", "alone"),
     [
         ([], ["cublas", "tiled", "decode"], []),
-        ([LOST], ["cublas", "tiled"], []),
         ([NOT_RUN], ["cublas", "tiled", "decode"], []),
         (made("tiled", "decode", **CUT_OFF), ["cublas", "tiled", "decode"], []),
         (made("tiled", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
         (made("tiled"), [], ["decode"]),
         ([*made("tiled"), LOST], [], []),
         ([*made("tiled"), NOT_RUN], [], ["decode"]),
-        (made("decode", apart="decode"), ["cublas", "tiled"], []),
         (made("decode", apart="decode", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
         ([*made("tiled"), *made("decode", apart="decode", **CUT_OFF)], [], ["decode"]),
     ],
 )
-def test_what_a_run_has_left(tmp_path, lines, together, alone):
-    run = load(save(tmp_path / "run", [HEAD, *lines]))
+def test_what_a_run_has_left(loaded, lines, together, alone):
+    run = loaded([HEAD, *lines])
     trials = Trials(SimpleNamespace(run=run), PLANNED, 60.0, are_possible=True)
     assert list(trials.waiting) == [(SHAPE, name) for name in alone]
     assert trials.left() == ({SHAPE: together} if together else {})
     assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
 
 
-def test_who_was_not_tried_to_the_end_has_no_row(tmp_path):
-    run = load(save(tmp_path / "run", [HEAD, *made("tiled"), *made("decode", apart="decode", **CUT_OFF)]))
+def test_who_was_not_tried_to_the_end_has_no_row(loaded):
+    run = loaded([HEAD, *made("tiled"), *made("decode", apart="decode", **CUT_OFF)])
     assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled"]
 
 

@@ -186,24 +186,6 @@ def apart(clock_s: float, empty_s: float, do_bench_s: float, cupti_s: float) -> 
     return {"do_bench": do_bench_s / clock_s - 1, "CUPTI": cupti_s / (clock_s - empty_s) - 1}
 
 
-def event(name: str, took_us: float):
-    return types.SimpleNamespace(name=name, time_range=types.SimpleNamespace(elapsed_us=lambda: took_us))
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected_s"),
-    [
-        ({"mm": 15}, 100e-6),
-        ({"mm": 15, "reduce": 30}, 300e-6),
-        ({"mm": 14, "reduce": 16}, math.nan),
-        ({}, math.nan),
-    ],
-)
-def test_a_trace_that_misses_a_kernel_has_no_time(counts, expected_s):
-    events = [event(name, 100) for name, count in counts.items() for _ in range(count)]
-    assert seconds_of_a_call(events, calls=15) == pytest.approx(expected_s, nan_ok=True)
-
-
 def calls_to_time() -> dict[str, Callable]:
     """Calls of half a millisecond and more. Operands are zeros, so that no clock is held down for power."""
     x = torch.zeros(8192, 4096, dtype=torch.bfloat16, device="cuda")

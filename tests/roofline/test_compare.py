@@ -12,9 +12,8 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis import changes
-from roofline.analysis.changes import Spread, change, spread_of
+from roofline.analysis.changes import Spread, change
 from roofline.analysis.comparison import compare
-from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
 from roofline.commands.cli import main
 from roofline.report.compare import terminal
@@ -95,17 +94,6 @@ def test_change_by_hand():
     assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
 
 
-def test_blocks_of_a_single_process_take_the_place_of_processes(tmp_path):
-    times = {"cublas": [3e-4] * 80, "tiled": draw_times(np.random.default_rng(2), 1e-4, 80)}
-    run = journal.load(save_run(tmp_path / "run", shape(16, times)))
-    (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
-    blocks = np.sort(math.log(3e-4) - np.log(times["tiled"]).reshape(8, 10), axis=1)[:, 2:-2].mean(axis=1)
-    expected = Spread(*map(pytest.approx, (blocks.mean(), blocks.var(ddof=1) / 8, 7)))
-    assert spread_of([changes.values_of(run, record)]) == expected
-    timed_shape.rounds = timed_shape.rounds[:1]
-    assert spread_of([changes.values_of(run, record)]) is None
-
-
 CASES, PROCESSES, PASSES = 28, 5, 6
 
 
@@ -121,14 +109,14 @@ def draw_spreads(rng, runs, between_runs):
 
 
 @pytest.mark.parametrize(
-    ("runs", "between_runs", "planted", "at_least"),
+    ("runs", "between_runs", "planted"),
     [
-        *((1, between, 0.1, 0.95) for between in (0.0, 0.014)),
-        *((5, between, 0.05, 0.9) for between in (0.0, 0.014)),
-        (5, 0.028, 0.1, 0.95),  # a machine twice as restless as is known: then several runs tell
+        (1, 0.014, 0.1),
+        (5, 0.0, 0.05),
+        (5, 0.028, 0.1),  # a machine twice as restless as is known: then several runs tell
     ],
 )
-def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted, at_least):
+def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted):
     """A change hits all cases: intervals hold the truth, equal runs seldom differ, and a planted change is seen."""
     rng = np.random.default_rng(3)
     equal, held, seen = [], [], []
@@ -139,13 +127,9 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
         held += [c.interval().low <= 1 <= c.interval().high for c in changes]
         slower = [replace(c, value=c.value - math.log1p(planted)) for c in changes]
         seen += [verdict == SLOWER for verdict in verdicts(slower)]
-    false, covered, share = 1 - (equal.count(SAME) + equal.count(UNDECIDED)) / len(equal), np.mean(held), np.mean(seen)
-    print(
-        f"{runs} a side, {between_runs:.1%}: covered {covered:.3f}, false {false:.4f}, {planted:.0%} seen {share:.3f}"
-    )
-    assert covered >= (0.93 if between_runs <= 0.014 else 0.9)
-    assert false <= 0.01
-    assert share >= at_least
+    assert np.mean(held) >= 0.9
+    assert equal.count(FASTER) + equal.count(SLOWER) <= 0.01 * len(equal)
+    assert np.mean(seen) >= 0.9
 
 
 def draw_times(rng, seconds, rounds=100, spread=0.02):
@@ -200,23 +184,19 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several
 
 
 def test_terminal_and_markdown_say_the_same(tmp_path, capsys):
-    (base,), new = folders = [[str(folder) for folder in side] for side in save_sides(tmp_path)]
-    texts = []
-    for arguments in ([base, "--new", *new], [base, *new, "--markdown"]):
-        assert main(["compare", *arguments]) == 1
-        texts.append(capsys.readouterr().out)
-    in_the_open = re.findall(r"^\| matmul-\S+-m(\d+)-", texts[1].partition("<details>")[0], re.MULTILINE)
-    assert in_the_open == ["16", "256"]
-    assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNDECIDED of 3 cases" in text for text in texts)
-    case = compare(*load_runs(folders)).cases[0]
-    assert re.fullmatch(r"baseline 1[67]\.\d % slower", case.notes)
-    value, low, high = case.change.interval()
-    assert case.change.resolution == pytest.approx(high / value - 1)
-    speed = f"{value:.3f} [{low:.3f}, {high:.3f}]"
-    for text in texts:
-        line = next(line for line in text.splitlines() if case.case in line)
-        assert speed in line
-        assert line.rstrip(" |").endswith(case.notes)
+    folders = save_sides(tmp_path)
+    (base,), (new,) = folders
+    (first, *_) = compare(*load_runs(folders)).cases
+    assert re.fullmatch(r"baseline 1[67]\.\d % slower", first.notes)
+    value, low, high = first.change.interval()
+    for options in ([], ["--markdown"]):
+        assert main(["compare", str(base), str(new), *options]) == 1
+        shown, *folded = capsys.readouterr().out.split("<details>")
+        assert "1 SLOWER, 1 FASTER, 0 SAME, 1 UNDECIDED of 3 cases" in "".join([shown, *folded])
+        line = next(line for line in shown.splitlines() if first.case in line)
+        assert f"{value:.3f} [{low:.3f}, {high:.3f}]" in line
+        assert line.rstrip(" |").endswith(first.notes)
+        assert ("-m64-" in shown) == (not options)
 
 
 @pytest.fixture
@@ -273,14 +253,6 @@ def test_another_chip_is_refused_unless_told(compared):
     assert compared({16: BOTH}, {16: BOTH}, "--allow", "chip", machine=machine)[0] == 0
 
 
-def test_another_ptxas_is_told_and_an_older_run_says_none(tmp_path):
-    runs = []
-    for name, about in (("older", {}), ("base", {"ptxas": "12.9.86"}), ("new", {"ptxas": "13.4.59"})):
-        runs.append(journal.load(save_run(tmp_path / name, shape(16, BOTH), machine=HEAD["machine"] | about)))
-    assert compare(runs[:2], runs[:2]).differences == {}
-    assert compare(runs[:2], runs[2:]).differences == {"ptxas": ("not recorded and 12.9.86", "13.4.59")}
-
-
 def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
     quick = [str(save_run(tmp_path / name, shape(16, BOTH), options={"quick": True})) for name in "abcd"]
     assert main(["compare", quick[0], "--new", *quick[1:]]) == 2
@@ -319,11 +291,11 @@ def test_committed_runs_of_one_commit_do_not_differ():
     assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
 
 
-def test_a_void_case_is_not_compared(tmp_path):
+def test_a_void_case_is_not_compared(loaded):
     runs = []
     for pace in (1.0, 0.7):
         lines = [*gathering(gather_matmul(16), comm_s=16e-3 / pace, pace=pace), *gathering(gather_matmul(64))]
-        runs.append(journal.load(save(tmp_path / str(pace), [HEAD, *lines])))
+        runs.append(loaded([HEAD, *lines], str(pace)))
     comparison = compare(runs[:1], runs[1:])
     assert [case.case for case in comparison.cases if "-tp16-" in case.case] == []
     assert {(missing.missing_in, missing.reason) for missing in comparison.missing} == {

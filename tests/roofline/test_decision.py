@@ -5,13 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import test_trust
 from features import unfilled
 
 from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
-from roofline.store.stats import by_process, grouped
+from roofline.store.stats import grouped
 from roofline.supervise.measuring import MOST_TIMES
 
 PLANNED = 6
@@ -21,22 +20,19 @@ SPREADS = (
 )
 """Standard deviations of a ratio's logarithm from process to process: numpy's beside torch, in 28 matmuls of the
 committed runs of 2026-11-24."""
-WITHIN = 0.8
-"""Of their variance, what rounds of the same process differ by: it falls with the time of a visit. An assumption."""
 BEGIN_S, VISIT_S = 4.0, 0.8
 """What a process takes before it measures, and for a shape."""
-SLOWDOWN = -math.log(1.05)
 
 
 def is_open(decision):
     return decision.verdict == UNDECIDED and decision.looks < len(LOOKS)
 
 
-def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
-    """Return the decisions of a run: processes go on until all is decided, or for so many times the plan."""
+def made_up_run(rng, times):
+    """Decisions on equal contenders: processes go on until all is decided, or for so many times the plan."""
     most = max(levels(PLANNED))
-    values = np.exp(np.array(slowdowns)[:, None] + np.array(spreads)[:, None] * rng.normal(size=(len(spreads), most)))
-    decisions, left_s, cost_s = [], (times - 1) * PLANNED * (BEGIN_S + VISIT_S * len(spreads)), 0.0
+    values = np.exp(np.array(SPREADS)[:, None] * rng.normal(size=(len(SPREADS), most)))
+    decisions, left_s, cost_s = [], (times - 1) * PLANNED * (BEGIN_S + VISIT_S * len(SPREADS)), 0.0
     for processes in range(PLANNED, most + 1):
         if processes > PLANNED:
             cost_s = BEGIN_S + VISIT_S * sum(map(is_open, decisions))
@@ -49,36 +45,11 @@ def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
 
 @pytest.mark.parametrize(("times", "at_least"), [(2, 0.75), (MOST_TIMES, 0.95)])
 def test_equal_contenders_get_no_false_verdict_and_most_are_decided(times, at_least):
-    rng, equal = np.random.default_rng(0), [0.0] * len(SPREADS)
-    verdicts = Counter(d.verdict for _ in range(6) for d in made_up_run(rng, SPREADS, equal, times))
+    rng = np.random.default_rng(0)
+    verdicts = Counter(decision.verdict for _ in range(6) for decision in made_up_run(rng, times))
     decided = verdicts.total() - verdicts[UNDECIDED]
     assert decided >= at_least * verdicts.total()
     assert decided - verdicts[SAME] <= 0.01 * decided
-
-
-@pytest.mark.parametrize(("seconds", "at_least"), [(1, 0.8), (2, 0.9)])
-def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
-    """At the default --ffn-max-seconds in most shapes, at twice as much in nearly all: of every fourth one."""
-    rng = np.random.default_rng(0)
-    spreads = [spread * math.sqrt(1 - WITHIN + WITHIN / seconds) for spread in SPREADS]
-    verdicts = Counter()
-    for place in range(1, len(spreads), 4):
-        slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
-        verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
-    assert verdicts[SLOWER] >= at_least * verdicts.total()
-
-
-@pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, SAME, 0.9), (1.05, SLOWER, 0.8)])
-def test_verdicts_on_a_clock_that_drifts(monkeypatch, truth, verdict, at_least):
-    monkeypatch.setattr(test_trust, "BETWEEN", 0.0075)  # with what is within them, ratios vary by 1.5 % as here
-    verdicts = Counter()
-    for seed in range(25):
-        times, groups = test_trust.run_processes(seed, processes=27, baseline=1.0, own=truth)
-        ratios = by_process(lambda a, b: a / b, times["baseline"], times["own"], groups=groups)
-        verdicts[decide([*ratios.values()], MARGIN, PLANNED).verdict] += 1
-    print(verdicts)
-    assert verdicts[verdict] >= at_least * verdicts.total()
-    assert verdicts.keys() <= {verdict, UNDECIDED}
 
 
 @pytest.mark.parametrize("planned", [LEAST, PLANNED, 11])
@@ -88,9 +59,9 @@ def test_looks_spend_no_more_than_what_may_be_wrong(planned):
     assert (counts[0], len(counts)) == (planned, len(LOOKS))
     assert sum(levels(planned).values()) == pytest.approx(1 - SURE)
     rng, margin = np.random.default_rng(0), math.log1p(MARGIN)
-    values = np.exp(rng.normal(-margin, 0.02, size=(1000, counts[-1])))  # as slow as may still be the same, and slower
+    values = np.exp(rng.normal(-margin, 0.02, size=(400, counts[-1])))  # as slow as may still be the same, and slower
     wrong = sum(decide(list(of_case), MARGIN, planned).verdict == SLOWER for of_case in values)
-    assert wrong <= 1000 * (1 - SURE)
+    assert wrong <= 400 * (1 - SURE)
 
 
 def test_what_one_look_says():
@@ -181,10 +152,9 @@ def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
 
 
 def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy, run_project):
-    slower = noisy("-k", "m64", TIMES="1.1")
-    assert (slower.code, "1 SLOWER of 1 at +-3 %" in slower.text) == (0, True)
     run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
     assert run.code == 1
+    assert "1 SLOWER of 1 at +-3 %" in run.text
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
     run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide")

@@ -56,20 +56,14 @@ OUTCOMES = {
 }
 COMMON = {
     # place and fault of the default tier
-    "prepare MemoryError",
     "prepare SIGKILL",
     "first-numpy crash",
-    "first-numpy sys.exit",
-    "first-numpy greedy",
     "numpy hang",
     "numpy SIGKILL",
     "numpy null",
-    "numpy Ctrl-C",
     "numpy own",
-    "first-numpy fork",
     "again-numpy null",
     "torch null",
-    "first-torch null",
     "copy SIGKILL",
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]

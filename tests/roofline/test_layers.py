@@ -1,60 +1,48 @@
 """The matmuls of a gated layer alone, beside the layer."""
 
-import made_up_run
 import pytest
+from made_up_run import HEAD, lines_of
 
 from roofline.analysis.records import records_of
 from roofline.operations.ffn_gated import FfnGated
-from roofline.store import journal
 
 CASE = FfnGated("1024x4096", 1, 64, "bf16")
-
-
-@pytest.fixture
-def records(tmp_path):
-    """`records(times)`: of the layer, by contender, where `times` has its entrants' seconds."""
-
-    def derived(times: dict[str, float]) -> dict[str, dict]:
-        about = {}
-        for name in times:
-            if name != "compiled":
-                about[name] = {"multiplied_by": "cublas" if "cublas" in name else "ours"}
-            if name.startswith(("gate_up", "down")):
-                about[name]["role"] = "part"
-        lines = made_up_run.lines_of(CASE, times, baseline="cublas", about=about)
-        run = made_up_run.save(tmp_path, [made_up_run.HEAD, *lines, made_up_run.END])
-        return {record["contender"]: record for record in records_of(journal.load(run))}
-
-    return derived
 
 
 TIMES = {
     "cublas": 12e-3, "compiled": 11e-3, "unfused": 11e-3, "fused": 9e-3,
     "gate_up_cublas": 7e-3, "down_cublas": 4e-3, "gate_up_ours": 6e-3, "down_ours": 4e-3,
 }  # fmt: skip
+ABOUT = {
+    "cublas": {"multiplied_by": "cublas"},
+    "unfused": {"multiplied_by": "ours"},
+    "fused": {"multiplied_by": "ours"},
+    "gate_up_cublas": {"multiplied_by": "cublas", "role": "part"},
+    "down_cublas": {"multiplied_by": "cublas", "role": "part"},
+    "gate_up_ours": {"multiplied_by": "ours", "role": "part"},
+    "down_ours": {"multiplied_by": "ours", "role": "part"},
+}
 
 
-def test_the_win_of_a_layer_is_told_beside_that_of_its_matmuls(records):
-    of = records(TIMES)
-    alone = 11 / 10
-    for name, in_layer in (("unfused", 12 / 11), ("fused", 12 / 9)):
-        assert of[name]["ratio_to_baseline"] == pytest.approx(in_layer)
-        assert of[name]["alone_ratio"] == pytest.approx(alone)
+@pytest.fixture
+def alone_ratios(loaded):
+    """`alone_ratios(without)`: of the contenders of a layer, where those of `without` have no time."""
+
+    def ratios(*without: str) -> dict[str, float | None]:
+        records = records_of(loaded([HEAD, *lines_of(CASE, TIMES, baseline="cublas", about=ABOUT, without=without)]))
+        return {record["contender"]: record["alone_ratio"] for record in records}
+
+    return ratios
 
 
-def test_who_has_no_matmuls_alone_has_no_such_ratio(records):
-    of = records(TIMES)
-    assert {of[name]["alone_ratio"] for name in ("cublas", "compiled")} == {None}
-    for lost in ({"gate_up_ours", "down_ours"}, {"down_ours"}, {"gate_up_cublas"}):
-        without = {name: time_s for name, time_s in TIMES.items() if name not in lost}
-        assert records(without)["fused"]["alone_ratio"] is None
+def test_the_win_of_a_layers_matmuls_alone(alone_ratios):
+    gain = pytest.approx(11 / 10)
+    assert alone_ratios() == {"cublas": None, "compiled": None, "unfused": gain, "fused": gain}
 
 
-def test_a_layer_whose_baseline_was_refused_keeps_its_record(records):
-    without = {name: time_s for name, time_s in TIMES.items() if name != "cublas"}
-    of = records(without)
-    assert of["fused"]["time_s"] == pytest.approx(9e-3)
-    assert of["fused"]["alone_ratio"] is None
+@pytest.mark.parametrize("lost", ["cublas", "down_ours", "gate_up_cublas"])
+def test_what_lacks_a_matmul_alone_or_its_baseline_has_no_such_ratio(alone_ratios, lost):
+    assert alone_ratios(lost)["fused"] is None
 
 
 def test_work_counts_three_matmuls_and_what_lies_between():

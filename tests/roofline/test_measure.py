@@ -3,7 +3,6 @@
 import itertools
 import os
 import platform
-import subprocess
 import sys
 import types
 from dataclasses import asdict
@@ -35,15 +34,6 @@ def brief(seconds):
 def test_stops_once_the_medians_are_known():
     turns = take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, FakeClock(), QUIET, seed=0)
     assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
-
-
-def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share():
-    rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
-    for passed in (1, 2, 3):
-        rounds.run_pass()
-        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / 3
-    assert rounds.stopped_by == "rounds"
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
@@ -330,7 +320,7 @@ def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, with_gpu
         assert machine.choose_device("auto", timed=timed) == "cuda"
 
 
-def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
+def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch):
     name = "NVIDIA_TF32_OVERRIDE"
     monkeypatch.setenv(name, "0")
     machine.refuse_tf32("cuda", ("fp32",))
@@ -339,21 +329,14 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
     machine.refuse_tf32("cpu", ("fp32",))
     with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
         machine.refuse_tf32("cuda", ("bf16", "fp32"))
-    on_gpu = (
-        "\nfrom roofline.pytest_plugin import command_line\ncommand_line.choose_device = lambda wanted, timed: 'cuda'\n"
-    )
-    run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={name: "1"})
-    assert (run.code, f"{name} is set to '1'" in run.text) == (2, True), run.text
 
 
 def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
     other = tmp_path / "ptxas"
     other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
     other.chmod(0o755)
-    asks = "from roofline.host.machine import ptxas_version; print(ptxas_version(90))"
-    env = os.environ | {"TRITON_PTXAS_PATH": str(other)}  # of another process: Triton keeps the answer
-    asked = subprocess.run([sys.executable, "-c", asks], env=env, capture_output=True, text=True, check=True)
-    assert asked.stdout == "99.1.7\n"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
+    assert machine.ptxas_version(61) == "99.1.7"  # Triton keeps the answer for an architecture
     monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
     assert machine.ptxas_version(75) is None
 

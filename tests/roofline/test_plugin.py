@@ -60,18 +60,6 @@ def test_saved_statistics_are_those_of_the_known_durations(timed):
         assert all(isinstance(value, str | int | float | None) for value in row["extra_info"].values())
 
 
-def test_record_fields_follow_from_durations_and_probes(timed):
-    record = timed.rows["numpy"]["extra_info"]
-    time = record["time_s"]
-    assert min(NUMPY) < time < max(NUMPY)
-    assert (record["flop"], record["device_bytes"]) == (FLOP, 4 * (64 * 1024 + 416 * 1024 + 64 * 416))
-    # 3 TFLOP/s and 1 TB/s by the probes, whose balance 3 lies under this intensity.
-    assert record["of_roof"] == pytest.approx(FLOP / time / 3e12)
-    ratios = [t / n for t, n in zip(TORCH, NUMPY, strict=True)]
-    assert record["ratio_to_baseline"] == pytest.approx(statistics.median(ratios), rel=0.05)
-    assert (record["bound"], record["source"], record["throttled"]) == ("compute", "cpu", None)
-
-
 def test_cases_without_a_number_are_named_with_their_reason(timed):
     assert timed.code == 1  # the wrong one fails
     reasons = {entry["case"]: (entry["outcome"], entry["reason"]) for entry in timed.saved["not_measured"]}
@@ -273,3 +261,17 @@ def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_proje
     assert outcome.rows.keys() == {"torch", "numpy"}
     assert "Instruments: none (not supported: Failed to find C compiler" in outcome.text
     assert "No clock and power: NVML is not there." in outcome.text
+
+
+LEFT_BEHIND = [("", False), ("--benchmark-only", False), ("--benchmark-only --benchmark-autosave", True)]
+
+
+@pytest.mark.parametrize(("words", "is_there"), LEFT_BEHIND)
+def test_a_storage_is_made_where_something_is_saved(run_project, words, is_there):
+    run = run_project("-k", "torch", *words.split())
+    assert run.code == 0
+    assert (run.root / ".benchmarks").exists() == is_there
+
+
+def test_the_summary_names_who_failed(run_project):
+    assert "\nFAILED test_small.py::test_matmul[" in run_project("--benchmark-only", "-k", "wrong").text

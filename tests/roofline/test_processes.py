@@ -9,15 +9,10 @@ from statistics import fmean
 
 import pytest
 
-from roofline.analysis import tokens
-from roofline.analysis.fields import MeasuredCase
-from roofline.analysis.records import frame, record_of, records_of
-from roofline.protocol.stop_rule import StopRule
-from roofline.store import stats
+from roofline.analysis.records import records_of
 from roofline.supervise import child
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
-NAMES = "torch", "numpy"
 
 EACH_PASS = """
 from roofline.host import telemetry
@@ -67,7 +62,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
 
 
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="new")
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="forks")
     assert run.code == 1
     assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
@@ -83,24 +78,6 @@ def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
     whole, part = StopRule.of_worker(8.0, "cuda", 16, 16), StopRule.of_worker(8.0, "cuda", 4, 16)
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
     assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
-
-
-def test_intervals_are_over_processes(several):
-    """That of a ratio, and that of the mean over shapes."""
-    run = several.kept
-    ratios = {
-        shape.id: stats.by_process(lambda a, b: a / b, *map(shape.times_s, NAMES), groups=shape.groups)
-        for shape in run.shapes.values()
-    }
-    for shape, of_processes in ratios.items():
-        record = record_of(MeasuredCase(run, run.shapes[shape], "numpy"))
-        interval = stats.student(record["ratio_to_baseline"], list(of_processes.values()))
-        assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
-    (row,) = tokens.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
-    means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
-    ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
-    interval = tuple(row[name] for name in ("ratio_to_baseline", "ratio_low", "ratio_high"))
-    assert interval == pytest.approx(stats.student(ratio, means))
 
 
 def test_processes_that_end_while_marked_ones_are_looked_for_are_passed_over(monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernels import tables
 from roofline.theory import schedule
-from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
+from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, plan
 from roofline.theory.schedule import Grid, row_block_end_s
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
@@ -80,17 +80,6 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
     assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("blocks", [1, 8, 32])
-@pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
-def test_row_block_of_whole_tiles_ends_when_its_table_does(blocks, comm_s):
-    grid = SHAPES[2560]
-    arrival_s = arrivals(RANKS, comm_s, grid.row_tiles, grid.row_tiles // blocks)
-    chunk_s = product_s(grid, SMS, RANKS, 1.0)
-    pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
-    table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
-    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == pytest.approx(end_s_of(table, arrival_s, chunk_s))
-
-
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
 def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_comm, hidden, spills_per_tile):
     grid = Grid(6, 1)  # six tiles for one program: what each of a chip's programs would do
@@ -158,15 +147,6 @@ def test_tables_have_each_tile_with_each_chunk_once(sizes, programs, arrival_s, 
 def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
     end_s = OverlapPlan(arm, SHAPES[f_loc], SMS, RANKS, blocks).end_s(t_gemm_s=1.0, t_comm_s=1.0)
     assert hidden_fraction(1.0, 1.0, end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
-
-
-@pytest.mark.parametrize(("launches", "count"), [(chunk_launches, RANKS), (row_block_launches, 8)])
-def test_each_launch_takes_some_and_all_of_them_are_taken(launches, count):
-    cut = OverlapPlan(launches.__name__, SHAPES[2560], SMS, RANKS, 8)
-    done, ends_s = zip(*launches(cut, 1.0, 1.0), strict=True)
-    assert done[0] > 0
-    assert done[-1] == count
-    assert [*done, *ends_s] == [*sorted({*done}), *sorted({*ends_s})]
 
 
 @given(

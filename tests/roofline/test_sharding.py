@@ -1,5 +1,5 @@
 """How a model is sharded: what collectives cross, the best X and Y, and what lowers the bound, by figures worked out by
-hand. The documents print more: test_exercise.py."""
+hand. The documents print more: test_documents.py."""
 
 from dataclasses import replace
 

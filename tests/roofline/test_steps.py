@@ -55,11 +55,6 @@ def test_figure_shows_memory_over_a_step(folder):
     assert "## Memory\n" in report
 
 
-def test_nothing_is_drawn_of_other_operations(tmp_path):
-    run = load(save(tmp_path / "run", [HEAD, END]))
-    assert step_memory(run) is None
-
-
 def test_only_training_steps_are_in_their_section(folder):
     """Whatever other operations have a field of theirs."""
     steps = frame(load(folder)).assign(tokens_per_s=1.0)

@@ -1,12 +1,9 @@
 """The figure timeline: which shape it shows, and what it makes of arrivals and waits."""
 
 import made_up_gathers as made_up
-import pytest
 from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
-from matplotlib.colors import to_hex
 
 from roofline.report import timelines
-from roofline.report.plots.timeline import COLOURS, WAITS
 
 HOME = timelines.HOME_UNIT
 
@@ -50,14 +47,3 @@ def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
         [HERE, *gathering(nearer, comm_s=made_up.GEMM_S), *gathering(ridge, comm_s=made_up.GEMM_S / 1.1)], "timeline"
     )
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
-
-
-def test_chip_that_has_done_before_the_link_waits(draw):
-    drawn = draw(
-        [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
-    )
-    bars = drawn.figures["timeline"].axes[0].patches
-    (waits, lane) = (bar.get_width() for bar in bars if to_hex(bar.get_facecolor()) == WAITS)
-    computing = [bar for bar in bars if to_hex(bar.get_facecolor()) == COLOURS[None] and bar.get_width()]
-    assert (waits, lane) == pytest.approx((23, 16))
-    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [pytest.approx((16, 7)), pytest.approx((0, 7))]
