@@ -31,7 +31,7 @@ def attention(frame):
     slopes = []
     for mask, axes_of_mask in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
         for axes, panel in zip(axes_of_mask, PANELS, strict=True):
-            axes.set_title(f"{mask}, {words}", loc="left", size=10.5)
+            axes.set_title(f"{mask}, {words}")
             slopes.append(_panel(axes, rows[rows["mask"] == mask], looks, *panel))
     figure.axes[0].legend(loc="upper left", frameon=False, fontsize=9)
     theme.separate(figure, slopes)

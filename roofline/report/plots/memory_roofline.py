@@ -210,7 +210,7 @@ def _few_rows(axes, panel: Panel) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
     axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
-    axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
+    axes.set_title("few rows: bytes, each once, over time")
     _points(axes, panel, rows, "-")
     if "measured" in panel.roofs:
         _roof_of_few(axes, panel.roofs["measured"], rows)

@@ -41,7 +41,6 @@ def network_roofline(frame):
     _scales(every_axes, valid)
     looks = style.styles(valid["contender"])
     labels = []
-    handles = {}
     for axes, (name, rows) in zip(every_axes, panels, strict=True):
         drawn = valid[valid["panel"] == name]
         _bounds(axes)
@@ -49,9 +48,7 @@ def network_roofline(frame):
         _titles(axes, rows, drawn, best.get(name))
         if len(drawn):
             labels.append(_labels(axes, drawn))
-        for handle in axes.get_legend_handles_labels()[0]:
-            handles[handle.get_label()] = handle
-    style.legend(every_axes[-1], list(handles.values()), 4, title="95 % intervals", title_fontsize=8.5)
+    theme.legend(figure)
     theme.separate(figure, labels)
     return figure
 
@@ -147,8 +144,7 @@ def _titles(axes, rows, drawn, best) -> None:
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
     below += style.left_out(rows, void=True)
     title = _where(best) if best else ", ".join(layer_of)
-    above = 34 if axes.get_subplotspec().is_first_row() else 6
-    style.title(axes, title, *below, above=above)
+    axes.set_title("\n".join([title, *below]))
 
 
 def _where(row) -> str:

@@ -26,6 +26,12 @@ EACH, HEIGHT = 2.5, 0.8
 COLOURS = {None: "#999999", HOME_UNIT: "#cccccc"}
 """{unit of a block: its colour}, where it is none of what comes over the link."""
 
+PALETTE = "blend:#5fb3d4,#ffe27a"
+"""The colours of what comes over the link, in the order in which it arrives."""
+
+LETTER = 0.01
+"""Width of a letter in a block, with room around it, of that of the axes."""
+
 WAITS = "#f2f2f2"
 """The colour of a chip's lane where it waits."""
 
@@ -47,14 +53,10 @@ def timeline(run: Run):
     figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
     theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
-    labelled = []
     for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
-        labelled += _draw(axes, row, of_shape, looks)
+        _draw(axes, row, of_shape, looks)
         _titles(axes, row, of_shape, run, cases)
-    renderer = theme.lay_out(figure, h_pad=0.1)
-    for bar, label in labelled:  # without the words that do not fit into their blocks
-        if label.get_window_extent(renderer).width > bar.get_window_extent().width - 3:
-            label.remove()
+    theme.lay_out(figure, h_pad=0.1)
     return figure
 
 
@@ -67,16 +69,14 @@ def nearest_to_the_ridge(cases) -> list:
     return list(nearest.sort_index().itertuples())
 
 
-def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
-    """Draw the lanes of every arm on one shape, and what they are to be compared with. Returns each block's bar and
-    label."""
+def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> None:
+    """Draw the lanes of every arm on one shape, and what they are to be compared with."""
     marks_s = _marks_s(row)
     ends_s = [timeline["end_s"] for timeline in of_shape.values()]
     last_s = max([*marks_s.values(), *ends_s])
     axes.set_xlim(0, 1e3 * last_s * 1.1)
     axes.set_ylim(EACH * len(of_shape), -0.4)
     ticks = {}
-    labelled = []
     for index, (arm, timeline) in enumerate(of_shape.items()):
         link_y = EACH * index + 0.5
         chip_y = link_y + 0.95
@@ -84,9 +84,9 @@ def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
         ticks[chip_y] = "chip"
         axes.barh(chip_y, 1e3 * timeline["end_s"], HEIGHT, color=WAITS)
         units = list(dict.fromkeys(timelines.units_of(timeline)))
-        colours = COLOURS | theme.colours(units, "viridis")  # from dark to light, as they arrive
-        labelled += _bars(axes, link_y, timelines.link_blocks(timeline), colours)
-        labelled += _bars(axes, chip_y, timelines.chip_blocks(arm, timeline), colours)
+        colours = COLOURS | theme.colours(units, PALETTE)
+        _bars(axes, link_y, timelines.link_blocks(timeline), colours)
+        _bars(axes, chip_y, timelines.chip_blocks(arm, timeline), colours)
         bold = {"va": "center", "weight": "bold"}
         name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # or too wide
         place = (0, link_y + 0.48), (-40, 0), ("axes fraction", "data")
@@ -104,7 +104,6 @@ def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("ms from the start", fontsize=10)
-    return labelled
 
 
 def _marks_s(row) -> dict[str, float]:
@@ -115,21 +114,15 @@ def _marks_s(row) -> dict[str, float]:
     return {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
 
 
-def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list[tuple]:
-    """Draw the blocks of a lane; returns the bar and the label of each."""
-    from seaborn.utils import relative_luminance
-
-    starts_ms = [1e3 * block.start_s for block in blocks]
-    widths_ms = [1e3 * (block.end_s - block.start_s) for block in blocks]
-    fills = [colours[block.unit] for block in blocks]
-    look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
-    bars = axes.barh([y] * len(blocks), widths_ms, HEIGHT, left=starts_ms, color=fills, **look)
-    texts = [block.text for block in blocks]
-    labels = axes.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK, zorder=4, clip_on=True)
-    for fill, label in zip(fills, labels, strict=True):
-        if relative_luminance(fill) < 0.25:
-            label.set_color("white")
-    return list(zip(bars, labels, strict=True))
+def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
+    """Draw the blocks of a lane, with their words where these fit in."""
+    narrow_ms = LETTER * axes.get_xlim()[1]
+    for block in blocks:
+        width_ms = 1e3 * (block.end_s - block.start_s)
+        look = {"color": colours[block.unit], "edgecolor": "white", "linewidth": 0.6, "zorder": 3}
+        bar = axes.barh(y, width_ms, HEIGHT, left=1e3 * block.start_s, **look)
+        if width_ms > narrow_ms * len(block.text):
+            axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
 
 
 def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
@@ -146,7 +139,7 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
     title = f"{row.op}, {style.label(row, frame)}, wire {row.wire}"
     if row.timed:
         title += f", T_gemm / T_comm = {row.ratio:.2f}"
-    style.title(axes, title, *below, above=34)
+    axes.set_title("\n".join([title, *below]), pad=34)
 
 
 def _meaning_of_numbers(op: str, of_shape: dict) -> str:
