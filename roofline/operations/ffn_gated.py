@@ -8,7 +8,6 @@ from itertools import product
 
 from roofline.operations.base import Case, Operation, dtypes_of, register
 from roofline.operations.contenders import Contender, by_library
-from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
@@ -126,7 +125,6 @@ OPERATION = register(
         contenders=CONTENDERS,
         runner="kernels.bench.ffn_gated:Runner",
         example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
-        why_not=lambda options: NO_FP8 * (not dtypes_of(FfnGated, options)),
         default=False,
     )
 )

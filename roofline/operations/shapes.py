@@ -2,10 +2,12 @@
 
 import csv
 import re
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from roofline.operations.base import Names
 from roofline.operations.matmul import SHAPE, Matmul
+from roofline.theory.arguments import count
 
 SIZES = ("m", "n", "k")
 MORE = ("dtype", "label")
@@ -33,7 +35,7 @@ def read_file(path: Path, dtypes: Names) -> list[Matmul]:
                 cases += _cases(columns, cells, dtypes)
             else:
                 columns = _header(cells)
-        except ValueError as error:
+        except (ValueError, ArgumentTypeError) as error:
             raise ValueError(f"line {number}: {error}") from None
     if not cases:
         raise ValueError(f"it has no header, or no shape; {HELP}")
@@ -59,13 +61,7 @@ def _cases(columns: list[str], cells: list[str], dtypes: Names) -> list[Matmul]:
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))
-    sizes = []
-    for name in SIZES:
-        size = row[name]
-        if not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"{name} is {size!r}, which is no whole number above 0; write digits alone, as 4096")
-        sizes.append(int(size))
-    m, n, k = sizes
+    m, n, k = (count(row[name]) for name in SIZES)
     model = f"{k}x{n}"
     if label := row.get("label"):
         model = f"{label}@{model}"

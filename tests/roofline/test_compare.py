@@ -12,7 +12,7 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis import changes
-from roofline.analysis.changes import Spread, change, spread_of
+from roofline.analysis.changes import change, mean_of_run
 from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
@@ -82,14 +82,14 @@ def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
 
 
 def test_change_by_hand():
-    base, new = [Spread(0.0, 0.0004, 4)], [Spread(0.1, 0.0002, 4)]
+    base, new = [Change(0.0, math.sqrt(0.0004), 4)], [Change(0.1, math.sqrt(0.0002), 4)]
     single = change(base, new)
     variance = 0.0003 + changes.BETWEEN_RUNS**2
     welch = (0.0003 * 2) ** 2 / (0.0004**2 / 4 + 0.0002**2 / 4)  # of the processes alone
     freedom = min(changes.KNOWN, welch * (variance / 0.0003) ** 2)
     assert (single.value, single.error) == pytest.approx((0.1, math.sqrt(2 * variance)))
     assert single.freedom == int(freedom)
-    apart = change([*base, Spread(0.2, 0.0004, 4)], [*new, Spread(0.1, 0.0002, 4)])
+    apart = change([*base, Change(0.2, math.sqrt(0.0004), 4)], [*new, Change(0.1, math.sqrt(0.0002), 4)])
     assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
     quiet = change(base * 10, new * 10)
     assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
@@ -100,10 +100,10 @@ def test_blocks_of_a_single_process_take_the_place_of_processes(tmp_path):
     run = journal.load(save_run(tmp_path / "run", shape(16, times)))
     (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
     blocks = np.sort(math.log(3e-4) - np.log(times["tiled"]).reshape(8, 10), axis=1)[:, 2:-2].mean(axis=1)
-    expected = Spread(*map(pytest.approx, (blocks.mean(), blocks.var(ddof=1) / 8, 7)))
-    assert spread_of([changes.values_of(run, record)]) == expected
+    mean = mean_of_run([changes.values_of(run, record)])
+    assert (mean.value, mean.error, mean.freedom) == pytest.approx((blocks.mean(), blocks.std(ddof=1) / 8**0.5, 7))
     timed_shape.rounds = timed_shape.rounds[:1]
-    assert spread_of([changes.values_of(run, record)]) is None
+    assert mean_of_run([changes.values_of(run, record)]) is None
 
 
 CASES, PROCESSES, PASSES = 28, 5, 6
@@ -117,7 +117,7 @@ def draw_spreads(rng, runs, between_runs):
     logs = between_runs * rng.standard_normal((CASES, runs, 1))
     logs = logs + 0.013 * rng.standard_normal((CASES, runs, PROCESSES))
     logs += 0.009 * rng.standard_normal((CASES, runs, PROCESSES, PASSES)).mean(axis=-1)
-    return [[Spread(log.mean(), log.var(ddof=1) / PROCESSES, PROCESSES - 1) for log in case] for case in logs]
+    return [[Change.of_logarithms(log.tolist()) for log in case] for case in logs]
 
 
 @pytest.mark.parametrize(
