@@ -78,9 +78,9 @@ def test_title_claims_nothing_where_no_arm_is_faster_or_can_be_compared(draw):
 
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(sweep):
     texts = sweep.texts["network_roofline"]
-    assert "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)" in texts
-    assert "asked for 2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16" in texts
-    assert any(text.startswith("here ") and "measured on wire balance86, each by its" in text for text in texts)
+    assert "FLOP per received byte on the exercise's chip, of 275 TFLOP/s and 100 GB/s" in texts
+    assert "2750" in texts
+    assert any(text.startswith("1 is ") and "here, measured on wire balance86, each by its" in text for text in texts)
 
 
 def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):

@@ -15,7 +15,7 @@ from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.timelines import HOME_UNIT, Block
 from roofline.store.run import Run
-from roofline.theory.arms import PERSISTENT, SCATTERED, base_arm
+from roofline.theory.arms import PERSISTENT
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -31,6 +31,8 @@ PALETTE = "blend:#5fb3d4,#ffe27a"
 
 LETTER = 0.01
 """Width of a letter in a block, with room around it, of that of the axes."""
+
+NUMBERS = "numbers: chunks, row blocks or ranks on the link, on the chip what it waited for, or sends; light: it waits"
 
 WAITS = "#f2f2f2"
 """The colour of a chip's lane where it waits."""
@@ -132,7 +134,7 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
         link += f"; {style.void_text(row)}"
     if run.shape_of(row.shape, row.contender).requested_by_round:
         link += "; an arm's own round has its own pace"
-    below = [link, f"numbers: {_meaning_of_numbers(row.op, of_shape)}; light: it waits"]
+    below = [link, NUMBERS]
     lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
     if lost:
         below.append(f"no timeline of {', '.join(lost)}")
@@ -140,13 +142,3 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
     if row.timed:
         title += f", T_gemm / T_comm = {row.ratio:.2f}"
     axes.set_title("\n".join([title, *below]), pad=34)
-
-
-def _meaning_of_numbers(op: str, of_shape: dict) -> str:
-    if op == "weight_prefetch":
-        return "shares of the next layer's weights, gathered while this layer multiplies"
-    if op in SCATTERED:
-        return "the rank whose part arrives, and on the chip the part that is sent for it"
-    by_block = dict.fromkeys(base_arm(arm) for arm in of_shape if timelines.is_by_block(of_shape[arm]))
-    of_blocks = f", in {' and '.join(by_block)} its row blocks" if by_block else ""
-    return f"chunks of x{of_blocks}; on the chip, the one it waited for"
