@@ -59,5 +59,8 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     bars = drawn.figures["timeline"].axes[0].patches
     (waits, lane) = (bar.get_width() for bar in bars if to_hex(bar.get_facecolor()) == WAITS)
     computing = [bar for bar in bars if to_hex(bar.get_facecolor()) == COLOURS[None] and bar.get_width()]
-    assert (waits, lane) == pytest.approx((23, 16))
-    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [pytest.approx((16, 7)), pytest.approx((0, 7))]
+    assert (waits, lane) == pytest.approx((23e-3, 16e-3))
+    assert [(bar.get_x(), bar.get_width()) for bar in computing] == [
+        pytest.approx((16e-3, 7e-3)),
+        pytest.approx((0, 7e-3)),
+    ]

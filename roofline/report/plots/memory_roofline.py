@@ -141,18 +141,13 @@ def _roofs(axes, rows, roofs: dict[str, Roof]) -> None:
     theme.plain_numbers(axes)
     for name, roof in roofs.items():
         xs = [left, roof.ridge, right]
-        ys = np.array([roof.at(x) for x in xs])
+        ys = [roof.at(x) for x in xs]
         rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
-        axes.plot(xs, ys, label=f"{name}: {rates}", **ROOFS[name])
-    if "measured" not in roofs:
-        return
-    ridge = roof.ridge
-    axes.plot(ridge, ys[1], marker="o", color=DARK, markersize=6, zorder=3)
-    theme.note(axes, f"ridge {rate_text(ridge)} FLOP/byte", (ridge, ys[1]), (-8, 6), ha="right", va="bottom")
-    look = {"color": GREY, "fontsize": 8, "ha": "right", "va": "center"}
-    for fraction in ISOLINES:
-        axes.plot(xs, fraction * ys, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
-        theme.note(axes, f"{100 * fraction:.0f} %", (right, fraction * ys[2]), (-2, 0), **look)
+        axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
+    if "measured" in roofs:
+        look = {"color": GREY, "lw": 0.7, "alpha": 0.7, "zorder": 1}
+        axes.plot(xs, np.outer(ys, ISOLINES), **look)
+        axes.plot([], [], label="50, 75 and 90 % of it", **look)
 
 
 def _labels(axes, rows) -> list:

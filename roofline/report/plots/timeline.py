@@ -10,12 +10,11 @@ import numpy as np
 
 from roofline.analysis.records import frame as frame_of
 from roofline.report import timelines
-from roofline.report.format import rate_text
+from roofline.report.format import time_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.timelines import HOME_UNIT, Block
 from roofline.store.run import Run
-from roofline.theory.arms import PERSISTENT
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -42,7 +41,6 @@ def timeline(run: Run):
     """The figure; None where no arm has a timeline."""
     run_frame = frame_of(run)
     cases = style.prepared(run_frame)
-    looks = style.styles(cases["contender"])
     by_shape = {shape: timelines.timelines_of(run, shape) for shape in cases["shape"].unique()}
     rows = nearest_to_the_ridge(cases[cases["shape"].map(by_shape).astype(bool)])
     if not rows:
@@ -50,13 +48,13 @@ def timeline(run: Run):
     shown = []
     for row in rows:
         of_shape = by_shape[row.shape]
-        shown.append({arm: of_shape[arm] for arm in looks if arm in of_shape})
+        shown.append({arm: of_shape[arm] for arm in style.styles(of_shape)})
     lanes = [EACH * len(of_shape) for of_shape in shown]
     figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
     theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
-        _draw(axes, row, of_shape, looks)
+        _draw(axes, row, of_shape)
         _titles(axes, row, of_shape, run, cases)
     theme.lay_out(figure, h_pad=0.1)
     return figure
@@ -71,41 +69,37 @@ def nearest_to_the_ridge(cases) -> list:
     return list(nearest.sort_index().itertuples())
 
 
-def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> None:
+def _draw(axes, row, of_shape: dict[str, dict]) -> None:
     """Draw the lanes of every arm on one shape, and what they are to be compared with."""
+    from matplotlib.ticker import EngFormatter
+
     marks_s = _marks_s(row)
     ends_s = [timeline["end_s"] for timeline in of_shape.values()]
-    last_s = max([*marks_s.values(), *ends_s])
-    axes.set_xlim(0, 1e3 * last_s * 1.1)
+    axes.set_xlim(0, 1.1 * max([*marks_s.values(), *ends_s]))
     axes.set_ylim(EACH * len(of_shape), -0.4)
     ticks = {}
     for index, (arm, timeline) in enumerate(of_shape.items()):
         link_y = EACH * index + 0.5
         chip_y = link_y + 0.95
-        ticks[link_y] = "link"
+        ticks[link_y] = f"{arm}: link"
         ticks[chip_y] = "chip"
-        axes.barh(chip_y, 1e3 * timeline["end_s"], HEIGHT, color=WAITS)
+        end_s = timeline["end_s"]
+        lane = axes.barh(chip_y, end_s, HEIGHT, color=WAITS)
+        axes.bar_label(lane, [time_text(end_s)], padding=3, fontsize=9.5, weight="bold", bbox=BEHIND_TEXT, zorder=6)
         units = list(dict.fromkeys(timelines.units_of(timeline)))
         colours = COLOURS | theme.colours(units, PALETTE)
         _bars(axes, link_y, timelines.link_blocks(timeline), colours)
         _bars(axes, chip_y, timelines.chip_blocks(arm, timeline), colours)
-        bold = {"va": "center", "weight": "bold"}
-        name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # or too wide
-        place = (0, link_y + 0.48), (-40, 0), ("axes fraction", "data")
-        theme.note(axes, name, *place, ha="right", fontsize=10, color=looks[arm]["color"], **bold)
-        end_ms = 1e3 * timeline["end_s"]
-        axes.text(end_ms, chip_y, f" {rate_text(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **bold)
     above = 3
     for text, mark_s in marks_s.items():
-        mark_ms = 1e3 * mark_s
-        axes.axvline(mark_ms, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-        words = f"{text}: {rate_text(mark_ms)} ms"
-        theme.note(axes, words, (mark_ms, 1), (0, above), ("data", "axes fraction"), ha="right", va="bottom")
+        axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
+        words = f"{text}: {time_text(mark_s)}"
+        theme.note(axes, words, (mark_s, 1), (0, above), ("data", "axes fraction"), ha="right", va="bottom")
         above += 12
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("ms from the start", fontsize=10)
+    axes.xaxis.set_major_formatter(EngFormatter("s"))
 
 
 def _marks_s(row) -> dict[str, float]:
@@ -118,12 +112,12 @@ def _marks_s(row) -> dict[str, float]:
 
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
     """Draw the blocks of a lane, with their words where these fit in."""
-    narrow_ms = LETTER * axes.get_xlim()[1]
+    narrow_s = LETTER * axes.get_xlim()[1]
+    look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
     for block in blocks:
-        width_ms = 1e3 * (block.end_s - block.start_s)
-        look = {"color": colours[block.unit], "edgecolor": "white", "linewidth": 0.6, "zorder": 3}
-        bar = axes.barh(y, width_ms, HEIGHT, left=1e3 * block.start_s, **look)
-        if width_ms > narrow_ms * len(block.text):
+        width_s = block.end_s - block.start_s
+        bar = axes.barh(y, width_s, HEIGHT, left=block.start_s, color=colours[block.unit], **look)
+        if width_s > narrow_s * len(block.text):
             axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
 
 
