@@ -58,27 +58,21 @@ def overlap(frame):
     axes.set_yticks([*words], [*words.values()], fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    _headers(axes)
+    _word(axes, HEADERS, "hidden by the best arm")
     placed = pandas.concat(rows)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["contender"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
     links = style.link_text(drawn[~drawn["own_fabric"]])
-    axes.set_title("\n".join([links, *style.left_out(cases, void=False)]), pad=34)
-    axes.set_xlabel("time over the longer of T_gemm and T_comm")
+    axes.set_title("\n".join([links, *style.left_out(cases, void=False)]))
+    axes.set_xlabel(
+        "time over the longer of T_gemm and T_comm\nat 1 an arm pays that alone, where the band ends both in turn"
+    )
     axes.plot([], [], color=GREY, **OWN_IDEAL, label="own ideal: what its schedule allows")
     axes.fill_between([], [], color=BAND, label="what overlapping can hide")
     theme.legend(figure)
     theme.lay_out(figure, w_pad=0.08)
     return figure
-
-
-def _headers(axes) -> None:
-    """The meaning of 1 and 2 on the axes, and the header of the words to their right."""
-    look = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
-    theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **look)
-    theme.note(axes, "pays both, in turn \u25b6", (min(2, axes.get_xlim()[1]), 1), (4, 18), ha="right", **look)
-    _word(axes, HEADERS, "hidden by the best arm")
 
 
 def _word(axes, y: float, text: str, **look) -> None:
