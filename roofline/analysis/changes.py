@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, variance
-from typing import NamedTuple
+from statistics import fmean
 
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.verdicts import HIDDEN, SPEED, Change
@@ -31,14 +30,6 @@ Values = dict[int, float]
 """{process: logarithm of the speed, or the hidden fraction} of a case in a run; of a single process {block: ...}."""
 Sides = Sequence[Sequence[Values]]
 """The values of a case in each run of BASE, and in each of NEW."""
-
-
-class Spread(NamedTuple):
-    """A case in one run: the logarithm of its speed, the variance of that, its degrees of freedom."""
-
-    value: float
-    variance: float
-    freedom: int
 
 
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
@@ -63,22 +54,21 @@ def _log_speed(time_s: float, baseline_s: float) -> float:
     return math.log(baseline_s / time_s)
 
 
-def spread_of(cases: Sequence[Values]) -> Spread | None:
-    """The spread of the mean over some cases of one run; None where fewer than two processes have all of them."""
+def mean_of_run(cases: Sequence[Values]) -> Change | None:
+    """The mean over some cases of one run, of each against its baseline; None where fewer than two processes have all
+    of them."""
     means = [fmean(of_case[process] for of_case in cases) for process in complete(cases)]
-    if len(means) < 2:
-        return None
-    return Spread(fmean(means), variance(means) / len(means), len(means) - 1)
+    return Change.of_logarithms(means) if len(means) > 1 else None
 
 
 def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`; None where a run does not say how far it varies."""
     base, new = zip(*cases, strict=True)
-    base_spreads = list(map(spread_of, zip(*base, strict=True)))
-    new_spreads = list(map(spread_of, zip(*new, strict=True)))
-    if None in base_spreads + new_spreads:
+    base_means = list(map(mean_of_run, zip(*base, strict=True)))
+    new_means = list(map(mean_of_run, zip(*new, strict=True)))
+    if None in base_means + new_means:
         return None
-    return change(base_spreads, new_spreads, of)
+    return change(base_means, new_means, of)
 
 
 def complete(cases: Sequence[Values]) -> list[int]:
@@ -86,11 +76,11 @@ def complete(cases: Sequence[Values]) -> list[int]:
     return sorted(set.intersection(*map(set, cases)))
 
 
-def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
-    """NEW over BASE, by what the runs of each say of one case."""
+def change(base: Sequence[Change], new: Sequence[Change], of: str = SPEED) -> Change:
+    """NEW over BASE, by what the runs of each say of one case against its baseline."""
     runs = [*base, *new]
-    of_a_run = fmean(run.variance for run in runs) + BETWEEN_RUNS**2
-    noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
+    of_a_run = fmean(run.error**2 for run in runs) + BETWEEN_RUNS**2
+    noise = sum((run.error**2 / len(runs)) ** 2 / run.freedom for run in runs)
     degrees = min(KNOWN, of_a_run**2 / noise) if noise else KNOWN
     means = []
     spread = 0.0

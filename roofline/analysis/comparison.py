@@ -203,10 +203,8 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
 
 
 def _baseline_speed(pairs: list[Pair]) -> float | None:
-    speeds = []
-    for pair in pairs:
-        if pair.is_of_baseline and pair.on_one_wire and not pair.is_void:
-            speeds.append(pair.speed("time_s"))
+    own = [pair.speed("time_s") for pair in pairs if pair.is_of_baseline and not pair.is_void]
+    speeds = list(filter(None, own))
     return geometric_mean(speeds) if speeds else None
 
 

@@ -240,7 +240,7 @@ def as_frame(records: list[dict]) -> DataFrame:
 @once
 def frame(run: Run) -> DataFrame:
     """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
+    {dtype: (FLOP/s, bytes/s)} `measured` and of the `datasheet`."""
     table = as_frame(records_of(run))
     source = run.metadata["machine"]["source"]
     roofs, datasheet = {}, {}
@@ -252,7 +252,7 @@ def frame(run: Run) -> DataFrame:
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",
         "footer": run.metadata["footer"],
-        "roofs": roofs,
+        "measured": roofs,
         "datasheet": datasheet,
     }
     return table

@@ -26,7 +26,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "folders", metavar="RUN", type=Path, nargs="+", help="a folder of results/local or results/reference"
     )
-    command.add_argument("--json", action="store_true", help="benchmark.json too, for `pytest-benchmark compare`")
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -103,16 +102,11 @@ def _by_module(options: argparse.Namespace) -> int:
 
 
 def _report(options) -> int:
-    from roofline.report import html, saved
+    from roofline.report import html
     from roofline.report.write import write
-    from roofline.store import journal
 
     for folder in options.folders:
-        run = journal.load(folder)
-        paths = write(folder, run)
-        if options.json:
-            paths.append(saved.write(folder, run))
-        for path in paths:
+        for path in write(folder):
             print(path)
     if html.LACKING:
         print(html.LACKING, file=sys.stderr)

@@ -1,4 +1,5 @@
-"""The program that Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
+"""The program that Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of
+each.
 
     ncu ... python3 -m roofline.commands.launcher RUN CALLS CASE...
 

@@ -8,7 +8,6 @@ from itertools import product
 
 from roofline.operations.base import DEFAULTS, Case, Operation, dtypes_of, register
 from roofline.operations.contenders import Contender, by_library
-from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -122,7 +121,6 @@ OPERATION = register(
         contenders=CONTENDERS,
         runner="kernels.bench.attention:Runner",
         example="attention-b8-h1-d64-m4096-causal-forward-bf16-flash",
-        why_not=lambda options: NO_FP8 * (not dtypes_of(Attention, options)),
         default=False,
     )
 )

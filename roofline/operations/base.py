@@ -22,6 +22,8 @@ from roofline.theory.work import ITEMSIZE, Work
 DEFAULTS = tables_of(__file__, "defaults.toml")
 """The defaults of a run."""
 
+NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
+
 ANALYSIS_NAMES = "throughput", "overlap"
 """The analyses of operations."""
 
@@ -90,7 +92,7 @@ class Operation:
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
-    """Why it has no case by these options; empty if it has."""
+    """Why it has no case by these options, beside their dtypes; empty if it has."""
     default: bool = True
     """A run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
     between_ranks: bool = False
@@ -99,6 +101,10 @@ class Operation:
     @property
     def name(self) -> str:
         return self.case.op
+
+    def lacking(self, options) -> str:
+        """Why it has no case by these options; empty if it has."""
+        return self.why_not(options) or NO_FP8 * (not dtypes_of(self.case, options))
 
     def parse(self, text: str) -> tuple[Any, str | None]:
         """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""

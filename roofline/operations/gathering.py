@@ -17,7 +17,7 @@ from typing import NamedTuple
 from roofline.host.container import cores
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
-from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
+from roofline.operations.matmul import Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
 from roofline.theory.models import parse as parse_model
@@ -322,7 +322,6 @@ def declare(case: type[Gathering], parts: Parts, example: str, peer_wire: str = 
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,
-            why_not=lambda options: NO_WIRE if options.shapes else NO_FP8 * (not base.dtypes_of(case, options)),
             between_ranks=True,
         )
     )

@@ -15,9 +15,6 @@ LAYERS = ("up", "down")
 ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
 """`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
 
-NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
-NO_WIRE = "a file of shapes has matmuls alone: leave out --ffn-shapes"
-
 SHAPE = "shape"
 """The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes."""
 

@@ -80,12 +80,6 @@ def one_of(choices, word: str) -> str:
     return word
 
 
-def _folder(text: str) -> Path:
-    if not text:
-        raise ValueError("it has no value; give a folder")
-    return Path(text)
-
-
 def operation(text: str) -> str:
     """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
     stays as it is."""
@@ -112,7 +106,7 @@ READERS = {
     "wires": lambda text: wires_of(Path(text)),
     "contender": contenders.parse,
     "operation": operation,
-    "folder": _folder,
+    "folder": Path,
 }
 """Kind of a value, as `options.toml` has it -> the function that reads it."""
 
@@ -150,15 +144,18 @@ def values_given(get) -> dict[str, Any]:
 
     Raises ValueError that names option, value and way out.
     """
-    values = {name: _value(name, get(f"ffn_{name}")) for name in OPTIONS}
-    return {name: given for name, given in values.items() if given is not None}
+    values = {}
+    for name in OPTIONS:
+        given = get(f"ffn_{name}")
+        if given not in (None, False):
+            values[name] = _value(name, given)
+    return values
 
 
 def _value(name: str, given) -> Any:
-    """The value of the option `name`. A list becomes a tuple without repeats. That of an option that was not given is
-    None."""
-    if given is None or isinstance(given, bool):
-        return given or None
+    """The value of the option `name`. A list becomes a tuple without repeats."""
+    if given is True:
+        return True
     if isinstance(given, list):
         texts = given
     elif OPTIONS[name].is_list:

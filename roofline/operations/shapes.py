@@ -59,13 +59,10 @@ def _cases(columns: list[str], cells: list[str], dtypes: Names) -> list[Matmul]:
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))
-    sizes = []
     for name in SIZES:
-        size = row[name]
-        if not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"{name} is {size!r}, which is no whole number above 0; write digits alone, as 4096")
-        sizes.append(int(size))
-    m, n, k = sizes
+        if not row[name].isdecimal() or int(row[name]) < 1:
+            raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
+    m, n, k = (int(row[name]) for name in SIZES)
     model = f"{k}x{n}"
     if label := row.get("label"):
         model = f"{label}@{model}"

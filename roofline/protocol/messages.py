@@ -57,8 +57,8 @@ def interrupt(number: int, frame) -> None:
 
 
 def is_of_contender(error: BaseException) -> bool:
-    """True where what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of the
-    run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
+    """True where what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of
+    the run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
     """
     if isinstance(error, EndOfWorker):
         return False

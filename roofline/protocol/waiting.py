@@ -12,8 +12,8 @@ LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 
 
 def wait_for(answer: Callable[[], Any], within_s: float) -> Any:
-    """The result of `answer()` as soon as that is true, or after pauses meant to take `within_s` in all: more, where the
-    machine is busy or was stopped."""
+    """The result of `answer()` as soon as that is true, or after pauses meant to take `within_s` in all: more, where
+    the machine is busy or was stopped."""
     waited_s = 0.0
     while not (answered := answer()) and waited_s <= within_s:
         pause_s = min(LOOK_S + waited_s / 20, LONGEST_LOOK_S)

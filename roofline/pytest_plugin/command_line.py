@@ -78,7 +78,7 @@ def refuse_selection(options: ffn_options.Options, runners: operations.Runners, 
 def _operations(options: ffn_options.Options, runners: operations.Runners) -> None:
     """Say why the operations that were chosen have no case, where one of them knows."""
     for operation in map(operations.find, runners.planners):
-        reason = operation.why_not(options)
+        reason = operation.lacking(options)
         if options.timed and options.world > 1 and not operation.between_ranks:
             reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
         if reason:

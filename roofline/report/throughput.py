@@ -30,7 +30,6 @@ IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 DISPATCHED = "dispatched [95 %]"
 """The same ratio, in turns, of what `kernels.matmul` takes."""
 FIGURES = ("memory_roofline", "attention")
-STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
 
 def brief(run: Run, frame: DataFrame) -> Section:

@@ -28,8 +28,6 @@ stands beside the brief table."""
 MOST_FINDINGS = 3
 """On a terminal."""
 
-FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
-
 
 def write(folder: Path, run: Run | None = None) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
@@ -40,7 +38,7 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     run = run or load(folder)
     cases = frame(run).copy(deep=False)
     drawn, pictures = [], {}
-    for name in FIGURES:
+    for name in plots.__all__:
         with matplotlib.rc_context():
             figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:

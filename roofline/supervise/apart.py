@@ -61,8 +61,8 @@ class Trials:
                     self.waiting[shape, name] = "it was left out before"
 
     def left(self) -> Cases:
-        """The cases that are left to measure together: of shapes that are not whole all who are not out, or were measured
-        alone."""
+        """The cases that are left to measure together: of shapes that are not whole all who are not out, or were
+        measured alone."""
         run = self.writer.run
         out = {*run.outcomes, *self.given_up, *map("-".join, self.waiting)}
         cases = {}
@@ -114,8 +114,8 @@ class Trials:
                 self._suspect(shape, name, "others of the shape had failed, and do well alone")
 
     def next(self, among: Container[str]) -> tuple[str, Cases]:
-        """The next contender to be tried, and its cases on the shapes `among` which it is; nobody where none waits there.
-        Who failed too often is given up, and where the time for trials is over, all are."""
+        """The next contender to be tried, and its cases on the shapes `among` which it is; nobody where none waits
+        there. Who failed too often is given up, and where the time for trials is over, all are."""
         for case in [case for case in self.waiting if case[0] in among]:
             if self.is_enough(case[1]):
                 self._give_up(case, f"alone it failed on {self.failures[case[1]]} shapes")

@@ -33,8 +33,9 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
 
 
 def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
-    """The contenders that may have ended a worker at a shape: whose turn or call it was, or where that is not known, who was
-    alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
+    """The contenders that may have ended a worker at a shape: whose turn or call it was, or where that is not known,
+    who was alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes
+    on."""
     shape = end.step.shape
     told = end.broke.name if end.broke else _at_turn(worker, end)
     name = told or end.step.name or worker.request.apart

@@ -63,7 +63,8 @@ class WorkerEnd:
 
     @property
     def excuse(self) -> tuple[bool, ...]:
-        """The rank of an end by how well another's excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        """The rank of an end by how well another's excuses it: who raises may have lost a peer, and who goes on may
+        wait for one."""
         return self.how == WAITS, self.is_hung, bool(self.broke)
 
 

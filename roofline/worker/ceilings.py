@@ -118,8 +118,8 @@ def _neighbour(reached: list[dict], highest: dict, device: str) -> str:
 
 
 def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict | None) -> Entrant | None:
-    """The probe that takes turns with the contenders of the matmul `case`: a reader where it lies below the ridge, else a matmul;
-    None where one of the two ceilings was not measured.
+    """The probe that takes turns with the contenders of the matmul `case`: a reader where it lies below the ridge, else
+    a matmul; None where one of the two ceilings was not measured.
 
     The ridge is the datasheet's, so that each run of a chip has the same neighbour. By the ceilings of a day M = 256 on
     an H100 had the reader in one run and the matmul in the next: the clock fell from 1925 to 1607 MHz, and a ratio by

@@ -201,8 +201,8 @@ def core_times_s() -> dict[int, CoreTimes]:
 
 
 def lost_to_others_s(before: dict[int, CoreTimes], after: dict[int, CoreTimes]) -> float:
-    """The seconds that threads waited for a core that no thread of this process had meanwhile: a link's thread may share one
-    with a worker."""
+    """The seconds that threads waited for a core that no thread of this process had meanwhile: a link's thread may
+    share one with a worker."""
     nothing = CoreTimes(0.0, 0.0, frozenset())
     lost_s = 0.0
     for thread, times in after.items():

@@ -1,4 +1,5 @@
-"""The things that contenders share beside their tensors: settings of the process, which one may change for all that follow.
+"""The things that contenders share beside their tensors: settings of the process, which one may change for all that
+follow.
 
 `noted` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
 a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read

@@ -116,7 +116,7 @@ def test_the_figure_has_a_slope_beside_each_line():
         for part in ("forward", "backward")
     ]
     figure = plots.attention(pandas.DataFrame(rows))
-    words = [[text.get_text() for text in axes.texts if text.get_text()] for axes in figure.axes]
-    assert words == [["2.0", "2.0"], ["2.0", "2.0"], ["2.0", "1.0"]]
+    powers = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert powers == [["eager: 2.0", "sdpa: 2.0"]] * 2 + [["eager: 2.0", "sdpa: 1.0"]]
     titles = [(axes.get_title("left"), axes.get_ylabel()) for axes in figure.axes]
     assert titles == [("causal, batch 8, heads 1, width 64", label) for *_, label in PANELS]

@@ -12,7 +12,7 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis import changes
-from roofline.analysis.changes import Spread, change
+from roofline.analysis.changes import change
 from roofline.analysis.comparison import compare
 from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
 from roofline.commands.cli import main
@@ -81,14 +81,14 @@ def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
 
 
 def test_change_by_hand():
-    base, new = [Spread(0.0, 0.0004, 4)], [Spread(0.1, 0.0002, 4)]
+    base, new = [Change(0.0, math.sqrt(0.0004), 4)], [Change(0.1, math.sqrt(0.0002), 4)]
     single = change(base, new)
     variance = 0.0003 + changes.BETWEEN_RUNS**2
     welch = (0.0003 * 2) ** 2 / (0.0004**2 / 4 + 0.0002**2 / 4)  # of the processes alone
     freedom = min(changes.KNOWN, welch * (variance / 0.0003) ** 2)
     assert (single.value, single.error) == pytest.approx((0.1, math.sqrt(2 * variance)))
     assert single.freedom == int(freedom)
-    apart = change([*base, Spread(0.2, 0.0004, 4)], [*new, Spread(0.1, 0.0002, 4)])
+    apart = change([*base, Change(0.2, math.sqrt(0.0004), 4)], [*new, Change(0.1, math.sqrt(0.0002), 4)])
     assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
     quiet = change(base * 10, new * 10)
     assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
@@ -105,7 +105,7 @@ def draw_spreads(rng, runs, between_runs):
     logs = between_runs * rng.standard_normal((CASES, runs, 1))
     logs = logs + 0.013 * rng.standard_normal((CASES, runs, PROCESSES))
     logs += 0.009 * rng.standard_normal((CASES, runs, PROCESSES, PASSES)).mean(axis=-1)
-    return [[Spread(log.mean(), log.var(ddof=1) / PROCESSES, PROCESSES - 1) for log in case] for case in logs]
+    return [[Change.of_logarithms(log.tolist()) for log in case] for case in logs]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
-from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, shape
+from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings
 from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal
+from roofline.store.journal import load
 from roofline.store.stats import grouped
 
 ROOT = Path(__file__).parents[2]
@@ -130,10 +131,11 @@ def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
     assert [*findings_by_rule(lines)] == ["nothing wrong"]
 
 
-def test_page_lists_the_rules_in_their_order_with_their_limits():
+def test_page_lists_the_rules_in_their_order_with_their_limits(tmp_path):
     rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", RULES, re.MULTILINE)
     listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
-    assert [*listed] == [*findings.RULES]
+    run = load(save(tmp_path, LINES))
+    assert [*listed] == [*findings.rules(run, frame(run))]
     limits = {"below own ideal": findings.OWN_IDEAL, "disturbed": findings.OTHERS, "stolen time": findings.STOLEN}
     for rule, limit in limits.items():
         assert f"{limit:g}" in listed[rule]

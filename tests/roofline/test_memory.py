@@ -13,9 +13,9 @@ from fake_clock import FakeClock
 
 from conftest import ROOT
 from roofline import operations
-from roofline.theory import container
+from roofline.host import container
+from roofline.protocol.messages import Done
 from roofline.worker import worker
-from roofline.worker.messages import Done
 from roofline.worker.prepared import Entrant, PreparedCase
 from roofline.worker.runner import Runner
 
@@ -63,7 +63,7 @@ def strike(place, number, later=False):
 
 
 def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
-    """Return `roofline.theory.container` on a machine whose files of Linux are these alone."""
+    """Return `roofline.host.container` on a machine whose files of Linux are these alone."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -104,7 +104,7 @@ def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, mo
 
 
 def test_limits_of_a_process_and_what_a_share_takes_of_them():
-    code = "from roofline.theory import container; from roofline.worker import process; process.bind('cpu')\n"
+    code = "from roofline.host import container; from roofline.worker import process; process.bind('cpu')\n"
     code += "import resource; print(container.worker_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
     for limits, expected in (("-v 4000000", "2048000000 2048000000"), ("-d 1000000", "1024000000 1024000000")):
         command = f"ulimit -S {limits}; exec {sys.executable} -c {shlex.quote(code)}"
@@ -113,7 +113,7 @@ def test_limits_of_a_process_and_what_a_share_takes_of_them():
 
 
 MEMORY = """
-from roofline.theory import container
+from roofline.host import container
 
 container.worker_bytes = lambda: 500_000
 """

@@ -138,8 +138,8 @@ def test_fp8_is_of_matmuls_on_a_gpu_alone():
         assert {case.dtype for case in sweep(several)} == {"bf16"}
         assert sweep(options("cuda", dtype="fp8,fp8_block")) == []
     for operation in (all_gather_matmul.OPERATION, attention.OPERATION):
-        assert operation.why_not(several) == ""
-        assert "fp8 is of matmuls alone" in operation.why_not(options("cuda", dtype="fp8"))
+        assert operation.lacking(several) == ""
+        assert "fp8 is of matmuls alone" in operation.lacking(options("cuda", dtype="fp8"))
 
 
 def test_resumed_run_has_the_cases_and_options_of_the_run():

@@ -2,13 +2,11 @@
 
 import json
 import re
-import shutil
 import statistics
 import types
 
 import pytest
 
-from roofline.commands import cli
 from roofline.pytest_plugin import hooks
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]
@@ -69,21 +67,6 @@ def test_cases_without_a_number_are_named_with_their_reason(timed):
     }
     assert f"skipped: {SHAPE}-unable: unable: needs a Hopper GPU" in timed.text
     assert "fixture was not used at all" not in timed.text
-
-
-def test_the_same_json_is_made_of_a_journal_later(timed, tmp_path, undrawn):
-    shutil.copy(timed.folder / "samples.jsonl", tmp_path)
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert not (tmp_path / "benchmark.json").exists()
-    assert cli.main(["report", str(tmp_path), "--json"]) == 0
-    made = json.loads((tmp_path / "benchmark.json").read_text())
-    for name in ("machine_info", "not_measured", "ceilings"):
-        assert made[name] == timed.saved[name]
-    assert len(made["benchmarks"]) == len(timed.rows)
-    for row in made["benchmarks"]:
-        saved = timed.rows[row["params"]["contender"]]
-        same = ("name", "param", "params", "stats", "extra_info")
-        assert {name: row[name] for name in same} == {name: saved[name] for name in same}
 
 
 def test_json_has_the_ceilings_and_no_host_name(timed):
@@ -193,7 +176,7 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     [
         ("--ffn-tokns=4", {}, "--ffn-tokns: there is no such option; did you mean --ffn-tokens?"),
         ("--ffn-device=cdua", {}, "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
-        ("--ffn-resume=", {}, "--ffn-resume '': it has no value"),
+        ("--ffn-resume=", {}, ". is no run folder: it has no samples.jsonl"),
         ("--ffn-steady=tests", {}, "'tests' is not a whole number from 0 on, as in --ffn-steady=12"),
         ("-n2", {}, "tests side by side disturb one another; leave out -n"),
         ("-v", {"TRITON_INTERPRET": "true"}, "interpreted kernels are never timed"),

@@ -110,12 +110,12 @@ def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
     assert not [text for text in findings(run, frame(run)) if text.startswith("unequal")]
     rows = frame(run)
     rows.loc[rows["contender"] == "cublas_again", ["ratio_to_baseline", "ratio_low", "ratio_high"]] = 1.05, 1.04, 1.06
-    (text,) = findings_module.RULES["unequal"](run, pandas.concat([rows] * 2, ignore_index=True))
+    (text,) = findings_module.unequal(pandas.concat([rows] * 2, ignore_index=True))
     assert text == (
         "the baseline is not as fast as itself on 2 of 2 shapes, 1.050 [1.040, 1.060]: "
         "cublas_again on up, tp 1, M 16, bf16"
     )
-    assert not [*findings_module.RULES["unequal"](run, rows)]  # one interval of twenty may miss
+    assert not [*findings_module.unequal(rows)]  # one interval of twenty may miss
 
 
 def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
@@ -180,7 +180,8 @@ def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
     figure.draw_without_rendering()
     assert "100 GFLOP/s" in [text.get_text() for text in axes.get_yticklabels()]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names[:2] == ["datasheet: 989 GFLOP/s, 4.80 GB/s", "measured: 750 GFLOP/s, 4.00 GB/s"]
+    roofs = [name.partition(", ridge at")[0] for name in names[:2]]
+    assert roofs == ["datasheet: 989 GFLOP/s, 4.80 GB/s", "measured: 750 GFLOP/s, 4.00 GB/s"]
     assert heights(axes) == pytest.approx(sorted(1e12 * record["tflops"] for record in records))
     rates = [r["device_bytes"] / r["time_s"] / 1e9 for r in records if r["m"] <= 100]
     assert heights(few_rows) == pytest.approx(sorted(rates))
@@ -228,4 +229,5 @@ def test_attention_of_one_length_has_no_slope_and_no_nan():
         for part in ("forward", "backward")
     ]  # fmt: skip
     figure = plots.attention(pandas.DataFrame(rows))
-    assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]
+    words = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert words == [["eager", "sdpa"]] * 3

@@ -52,7 +52,6 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     assert (chosen.dtypes, chosen.layers, chosen.tokens, chosen.tp) == (("bf16", "fp32"), (), (), ())
     assert [(case.m, case.n, case.k) for case in matmul.sweep(chosen)] == [(4096, 6656, 16384), (1, 6656, 16384)]
     assert [operation.sweep(chosen) for operation in OTHERS] == [[]] * len(OTHERS)
-    assert {operation.why_not(chosen) for operation in OTHERS} == {matmul.NO_WIRE}
     resumed = options_of(json.loads(json.dumps(as_values(chosen))))
     assert matmul.sweep(resumed) == matmul.sweep(chosen)
     several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n2,3,4\r\n", dtype="fp16,fp32")

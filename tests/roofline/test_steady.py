@@ -7,7 +7,8 @@ import pytest
 from fake_clock import FakeClock
 
 from roofline.analysis.records import records_of
-from roofline.worker import clocks, steady, telemetry
+from roofline.host import telemetry
+from roofline.worker import clocks, steady
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, PreparedCase
 

@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
 SMALL_CACHE = """
-from roofline.worker import machine
+from roofline.host import machine
 machine._last_level_cache_bytes = lambda: 2**20
 """
 """A plugin of pytest. Operands and probes go through eight times the cache, and a virtual machine names that of its

@@ -2,7 +2,6 @@
 
 from roofline.report.format import number_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import GREY
 from roofline.report.tables import named
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
@@ -65,17 +64,6 @@ def interval(frame, name: str) -> list:
     return [below.clip(lower=0), above.clip(lower=0)]
 
 
-def legend(axes, handles: list, columns: int, **words) -> None:
-    """A legend under the axes and their label, in at most so many columns."""
-    from matplotlib.transforms import ScaledTranslation
-
-    if len(handles) <= 4:
-        columns = len(handles)
-    under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": under}
-    axes.legend(handles=handles, ncols=columns, fontsize=9, frameon=False, **place, **words)
-
-
 def label(row, among) -> str:
     """The words that tell a row's shape from others of its operation in `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
     others = among[among["op"] == row.op]
@@ -130,11 +118,3 @@ def left_out(frame, *, void: bool) -> list[str]:
 
 def void_text(row) -> str:
     return f"void: link off its pace ({100 * row.link_off_pace:+.0f} %)"
-
-
-def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
-    """A title `above` the axes, from so many points `left` of them on, with smaller lines under it."""
-    for line in reversed(below):
-        theme.note(axes, line, (0, 1), (-left, above), "axes fraction", color=GREY, va="bottom")
-        above += 13
-    theme.note(axes, text, (0, 1), (-left, above + 2), "axes fraction", fontsize=12, va="bottom")

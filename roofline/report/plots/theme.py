@@ -16,6 +16,8 @@ EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
     "text.parse_math": False,  # a `$` is no formula
     "text.usetex": False,
     "text.hinting": "none",
@@ -64,30 +66,23 @@ def looks(names: Sequence[str]) -> dict[str, dict]:
 
 
 def about(figure, frame, finding: str) -> None:
-    """Write above the figure what it shows and, smaller, of what run, and the footer below it. The words of the run
-    are in the `attrs` of `frame`, if it has any."""
+    """Write above the figure what it shows and, smaller, of what run. The words of the run are in the `attrs` of
+    `frame`, if it has any."""
     from matplotlib.text import Annotation
 
-    title = figure.suptitle(f"{finding}\n", x=0.01, ha="left", fontsize=13)
-    run = frame.attrs.get("title", "")
-    figure.add_artist(
-        Annotation(
-            run,
-            (0, 0),
-            xycoords=title,
-            va="bottom",
-            fontsize=10.5,
-            color=GREY,
-        )
-    )
-    footer = frame.attrs.get("footer", "")
-    figure.supxlabel(
-        footer,
-        fontsize=8,
-        color=GREY,
-        x=0.01,
-        ha="left",
-    )
+    title = figure.suptitle(f"{finding}\n\n", x=0.01, ha="left", fontsize=13)
+    run = "\n".join(frame.attrs.get(name, "") for name in ("title", "footer"))
+    figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
+
+
+def legend(figure) -> None:
+    """A legend under the figure of what its axes show, each thing once."""
+    handles = {}
+    for axes in figure.axes:
+        for handle in axes.get_legend_handles_labels()[0]:
+            handles[handle.get_label()] = handle
+    look = {"loc": "outside lower center", "ncols": 4, "fontsize": 9, "frameon": False}
+    figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
 
 
 def points(axes, xs, ys, look: dict, **errors) -> None:
