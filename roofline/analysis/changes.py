@@ -42,7 +42,7 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
         block_of = blocks(groups)
         groups = {index: (block, 0) for index, block in block_of.items()}
-    anchor = shape.anchor
+    anchor = shape.anchor or {}
     if of == HIDDEN:
         values = by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=anchor)
     else:
@@ -64,10 +64,12 @@ def mean_of_run(cases: Sequence[Values]) -> Change | None:
 def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`; None where a run does not say how far it varies."""
     base, new = zip(*cases, strict=True)
-    base_means = list(map(mean_of_run, zip(*base, strict=True)))
-    new_means = list(map(mean_of_run, zip(*new, strict=True)))
-    if None in base_means + new_means:
-        return None
+    means: list[list[Change]] = []
+    for side in (base, new):
+        means.append(list(filter(None, map(mean_of_run, zip(*side, strict=True)))))
+        if len(means[-1]) < len(side[0]):
+            return None
+    base_means, new_means = means
     return change(base_means, new_means, of)
 
 

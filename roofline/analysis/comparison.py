@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roofline.analysis.changes import Sides, change_of_runs, values_of
 from roofline.analysis.records import records_of
@@ -37,8 +37,8 @@ class CaseChange(NamedTuple):
 
     case: str
     change: Change
-    base_time_s: float | None = None
-    new_time_s: float | None = None
+    base_time_s: Any = None
+    new_time_s: Any = None
     notes: str = ""
     verdict: str = ""
 
@@ -116,7 +116,8 @@ class Pair:
 
     @property
     def on_one_wire(self) -> bool:
-        return None in self.wires or max(self.wires) / min(self.wires) - 1 <= SAME_WIRE
+        base, new = self.wires
+        return not (base and new) or max(base, new) / min(base, new) - 1 <= SAME_WIRE
 
     @property
     def is_void(self) -> bool:
@@ -166,13 +167,14 @@ class Pair:
 
     def row(self, change: Change) -> CaseChange:
         notes = []
-        if not self.on_one_wire:
-            base, new = self.wires
+        base, new = self.wires
+        if base and new and not self.on_one_wire:
             notes.append(f"wire {base / 1e9:.3g} and {new / 1e9:.3g} GB/s")
         moved = self.speed("baseline_time_s")
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-        return CaseChange(self.case, change, *self.means("time_s"), ", ".join(notes))
+        base_s, new_s = self.means("time_s")
+        return CaseChange(self.case, change, base_s, new_s, ", ".join(notes))
 
 
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:

@@ -104,7 +104,7 @@ def _time_fields(case: MeasuredCase) -> dict:
         fields["tokens_per_s"] = shape.facts["m"] / case.time.value
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
-        fields["baseline_time_s"] = shape.time(shape.baseline).value
+        fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value
     return fields
 
 

@@ -8,6 +8,7 @@ the reading of its table. Launcher, copy and journal would be ours with it too.
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from typing import Any
 
 from roofline.commands.launcher import CALLS, COPY
 from roofline.host.machine import anonymous
@@ -88,7 +90,7 @@ def run(options: Namespace) -> int:
     return int(bool(failures))
 
 
-def summary(shape: Shape, moved_bytes: int) -> str:
+def summary(shape: Shape, moved_bytes: Any) -> str:
     """The bytes that a call moved, and its intensity beside the model's."""
     counted = number_text(shape.work.flop / moved_bytes)
     modelled = number_text(shape.work.device_intensity)
@@ -129,7 +131,7 @@ def by_default(run: Run) -> list[str]:
         if shape.baseline in shape.measured:
             cases.append(f"{shape.id}-{shape.baseline}")
         if shape.rivals:
-            fastest = min(shape.rivals, key=lambda name: shape.time(name).value)
+            fastest = min(shape.rivals, key=lambda name: shape.time(name) or (math.inf,))
             cases.append(f"{shape.id}-{fastest}")
     return cases
 

@@ -108,8 +108,8 @@ def sweep(options) -> list[Attention]:
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
     cases = []
-    for dtype, mask, part, shape in product(dtypes_of(Attention, options), MASKS, PARTS, shapes):
-        cases.append(Attention(*shape, mask, part, dtype))
+    for dtype, mask, part, (batch, heads, width, m) in product(dtypes_of(Attention, options), MASKS, PARTS, shapes):
+        cases.append(Attention(batch, heads, width, m, mask, part, dtype))
     return cases
 
 

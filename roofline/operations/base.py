@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from roofline.operations.contenders import Contender, Planner, loaded
 from roofline.theory.data import tables_of
@@ -37,12 +37,11 @@ class Case:
     Raises ValueError for an unknown `dtype`.
     """
 
-    op: str
-    form: str
+    op: ClassVar[str]
+    form: ClassVar[str]
     """The form of its id behind the name of the operation, with its fields in braces."""
     dtype: str
-    work: Work
-    operands = "its operands"
+    operands: Any = "its operands"
     """Its operands in words."""
     sets = 1
     """Sets of operands that a timed run has at the least."""
@@ -56,6 +55,11 @@ class Case:
         """Raise ValueError unless the field `name` is one of `choices`."""
         if (value := getattr(self, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}: it is one of {', '.join(choices)}")
+
+    @property
+    def work(self) -> Work:
+        """What a call of it does, and moves."""
+        raise NotImplementedError
 
     @property
     def facts(self) -> dict:
@@ -76,7 +80,8 @@ def dtypes_of(case: type[Case], options) -> list[str]:
 class Operation:
     """The operation that `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
 
-    case: type[Case]
+    case: type[Any]
+    """A subclass of `Case`."""
     analysis: str
     """Name of the analysis that judges it: `throughput` or `overlap`."""
     sweep: Callable[[Any], list]
@@ -106,29 +111,29 @@ class Operation:
         """Why it has no case by these options; empty if it has."""
         return self.why_not(options) or NO_FP8 * (not dtypes_of(self.case, options))
 
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern:
+        """That of its ids. Only the name of a model has dashes of its own."""
+        form = self.case.form
+        for field in fields(self.case):
+            value = r"\d+" if field.type is int else r"[\w.+]+"
+            if field.name == "model":
+                value = ".+"
+            form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
+        return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
+
     def parse(self, text: str) -> tuple[Any, str | None]:
         """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""
-        match = _pattern(self.case).fullmatch(text.removeprefix(f"{self.name}-"))
+        match = self._pattern.fullmatch(text.removeprefix(f"{self.name}-"))
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
         words = match.groupdict()
         try:
-            values = {field.name: field.type(words[field.name]) for field in fields(self.case)}
+            kinds: dict[str, Any] = {field.name: field.type for field in fields(self.case)}
+            values = {name: kind(words[name]) for name, kind in kinds.items()}
             return self.case(**values), words["contender"]
         except ValueError as error:
             raise ValueError(f"case {text!r}: {error}") from None
-
-
-@functools.cache
-def _pattern(case: type[Case]) -> re.Pattern:
-    """Make the pattern of the ids of `case`. Only the name of a model has dashes of its own."""
-    form = case.form
-    for field in fields(case):
-        value = r"\d+" if field.type is int else r"[\w.+]+"
-        if field.name == "model":
-            value = ".+"
-        form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
-    return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -176,7 +181,7 @@ def place_of(target: str | type) -> str:
     it has a dot."""
     if isinstance(target, str):
         return target
-    file = Path(inspect.getsourcefile(target)).resolve()
+    file = Path(inspect.getfile(target)).resolve()
     module = target.__module__
     for entry in map(Path, sys.path):
         if "." in module and file == entry.resolve().joinpath(*module.split(".")).with_suffix(".py"):

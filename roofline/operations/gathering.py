@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from roofline.host.container import cores
 from roofline.operations import base
@@ -49,6 +49,8 @@ class Gathering(Matmul):
     operand in `gathered`, and the one of them that is `sharded`.
     """
 
+    gathered: ClassVar[Names]
+    sharded: ClassVar[str]
     ranks: int = 8
     wire: str = "ridge"
     of_layer = "up"
@@ -228,7 +230,7 @@ def notes(options, cases: list[str]) -> list[str]:
             return [f"Nothing is gathered: {nobody(options.model)}."]
         return []
     if options.world > 1:
-        links = "; ".join(map(HOW.get, options.gather.wires))
+        links = "; ".join(map(HOW.__getitem__, options.gather.wires))
         return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
     over_pcie = [case for case in cases if case.endswith(f"-{PCIE}")]
     texts = []
@@ -266,7 +268,7 @@ def links_text(links: dict) -> str:
     text += "; ".join(texts + refusals)
     if not slowdowns:
         return f"{text}."
-    least = min(slowdowns, key=slowdowns.get)
+    least = min(slowdowns, key=slowdowns.__getitem__)
     return f"{text}. {least} disturbs least: --ffn-link-bandwidth {least}."
 
 

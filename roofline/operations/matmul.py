@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
-from roofline.operations.base import Case, Operation, register
+from roofline.operations.base import Case, Names, Operation, register
 from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, SCALE_BLOCK, SCALE_BYTES, Work
@@ -58,7 +59,8 @@ class Matmul(Case):
     tp: int
     m: int
     dtype: str
-    op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", (*ALL_LAYERS, SHAPE)
+    op, form = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}"
+    layers: ClassVar[Names] = (*ALL_LAYERS, SHAPE)
     sets = 2
     dtypes = tuple(ITEMSIZE)
 

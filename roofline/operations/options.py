@@ -92,7 +92,7 @@ def operation(text: str) -> str:
     return contenders.anonymous(path)
 
 
-READERS = {
+READERS: dict[str, Callable] = {
     "text": str,
     "count": count,
     "number": partial(count, least=0),
@@ -159,7 +159,7 @@ def _value(name: str, given) -> Any:
     if isinstance(given, list):
         texts = given
     elif OPTIONS[name].is_list:
-        texts = filter(None, map(str.strip, given.split(",")))
+        texts = list(filter(None, map(str.strip, given.split(","))))
     else:
         return read(name, given)
     items = [read(name, text) for text in texts]

@@ -118,7 +118,7 @@ def kernels_text(names: str) -> str:
     return " + ".join(texts)
 
 
-FORMATS = {
+FORMATS: dict[str, Callable] = {
     "": str,
     "time": time_text,
     "rate": rate_text,
@@ -133,7 +133,7 @@ FORMATS = {
     "link": lambda kind: HOW.get(kind, kind),
 }
 """Format of `fields.toml` -> what writes a value."""
-WITH_ENDS = {
+WITH_ENDS: dict[str, Callable] = {
     "hidden": hidden_text,
     "interval3": interval_text,
     "share_interval": share_text,

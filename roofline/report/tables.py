@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roofline.analysis.fields import FIELDS
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
@@ -34,7 +34,7 @@ class Section(NamedTuple):
     title: str
     about: str = ""
     figures: Sequence[str] = ()
-    table: DataFrame | None = None
+    table: Any = None
     lines: Sequence[str] = ()
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""

@@ -20,8 +20,6 @@ from roofline.theory.work import Work
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Scalar = str | int | float | bool | None
-
 SAMPLE_COLUMNS = {
     "case": "its case id",
     "shape": "the case id without the contender",
@@ -93,7 +91,7 @@ class Shape:
     op: str
     analysis: str
     """Name of the analysis that judges it: `throughput` or `overlap`."""
-    params: dict[str, Scalar]
+    params: dict[str, Any]
     """The fields of its case, which make it again."""
     dtype: str
     work: Work
@@ -167,7 +165,7 @@ class Shape:
         self.rounds = [round_ for round_ in self.rounds if round_.pass_index <= self.passes]
         self.round_count = len(self.rounds)
 
-    def get(self, name: str, default: Scalar = None):
+    def get(self, name: str, default: Any = None) -> Any:
         """A parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
 

@@ -10,7 +10,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 def _whole_steps(run) -> list[tuple]:
     """(shape, contender, costs) of each whole step that was looked at, of the widest model."""
-    steps_of_width = {}
+    steps_of_width: dict[int, list] = {}
     for shape, name in run.cases():
         costs = shape.entrants[name].get("costs", {})
         if "optimizer" in costs.get("memory_timeline", {}):

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
@@ -40,7 +41,7 @@ def new(width: float, height: float):
     return figure
 
 
-def lay_out(figure, **pads: float):
+def lay_out(figure, **pads: Any):
     """Give the axes of a finished figure all the room that words and legends leave. It is done once: an engine on the
     figure would do it again for each file that is written. Returns what knows how wide a text is."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -98,7 +99,7 @@ def plain_numbers(axes) -> None:
 
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
-        subs = (1, 1.5, 2, 3, 5, 7)
+        subs: tuple[float, ...] = (1, 1.5, 2, 3, 5, 7)
         if high >= 1000 * low:
             subs = (1,)
         elif high >= 10 * low:
