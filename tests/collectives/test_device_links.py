@@ -5,14 +5,12 @@ All of it runs in one process beside this one, which may be interpreting.
 """
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import links
 import pytest
 import torch
-from arm_cases import Prefetch
+from arm_cases import Gather, Prefetch
 
 from collectives import all_gather_matmul, device, weight_prefetch
 from collectives.transfers import Transfer
@@ -51,28 +49,14 @@ class Link(links.Wire):
         super().launch(launch)
 
 
-@contextmanager
-def machine(seed=0) -> Iterator[Machine]:
-    made = Machine(seed)
-    with links.on(made):
-        yield made
-
-
-def gather(rows=16):
-    x, w = torch.zeros(rows, 64), torch.zeros(16, 64)
-    return all_gather_matmul.Operands(
-        x.chunk(4, 1), x.clone(), w, torch.zeros(rows, 16), blocks=4, chunk_plan=(2, 4), block_plan=(3, 4)
-    )
-
-
 def missing(arm: str, count: int, kind=Link) -> str:
     """Return what the timeline says where the copier or the engine brings the first `count` chunks, or never runs."""
-    with machine() as made:
+    with links.on(made := Machine(0)):
         link = kind(1e9)
         link.patience_s = 3e-5
         move = link.move
         link.move = lambda route, first, end: move(route, first, count) if count else None
-        all_gather_matmul.ARMS[arm](gather(), link)
+        all_gather_matmul.ARMS[arm](Gather().operands, link)
         made.run()
         return link.wrong()
 
@@ -82,7 +66,7 @@ def steps_of_prefetch() -> list[str]:
     operands, steps = Prefetch().operands, []
     multiply = operands.matmul
     operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
-    with machine() as made:
+    with links.on(made := Machine(0)):
         weight_prefetch.overlapped(operands, Link(steps=steps))
         made.run()
     return [step for step, _ in itertools.groupby(step for step in steps if step in ("matmul", "wait"))]
@@ -103,7 +87,7 @@ def rows_before_their_slice(seed: int) -> tuple[int, int]:
                 looks.add(time_ns)
                 early.append(time_ns < int(begun[0]) + (slices - 1) * slice_ns)
 
-    with machine(seed) as made, pytest.MonkeyPatch.context() as patch:
+    with links.on(made := Machine(seed)), pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "SLICE_BYTES", slice_rows * source[0].nbytes)
         link = links.Wire(1e6, programs=3)
         link.launch(device.stamp_launch(begun))

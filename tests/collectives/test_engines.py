@@ -10,8 +10,7 @@ import os
 
 import pytest
 import stand_in
-import torch
-from arm_cases import Scatter, options_of, whole_numbers
+from arm_cases import Gather, Scatter, options_of
 
 from roofline.operations import Runners, find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -24,13 +23,8 @@ NEW, OLD = "cuMemcpy3DBatchAsync_v2", "cuMemcpy2DAsync_v2"
 WAIT, WRITE = "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"
 
 
-def gather(on=torch.clone):
-    """Operands of an all-gather matmul, the others' shards where `on` has them."""
-    from collectives.all_gather_matmul import Operands
-
-    x, w = (whole_numbers(seed, rows, RANKS * WIDTH).to("cuda") for seed, rows in ((1, ROWS), (2, 8)))
-    first, *others = (part.contiguous() for part in x.chunk(RANKS, 1))
-    return Operands([first, *map(on, others)], torch.zeros_like(x), w, x.new_empty(ROWS, 8), blocks=2)
+def gather():
+    return Gather(ranks=RANKS, sizes=(ROWS, 8, RANKS * WIDTH), device="cuda").operands
 
 
 def paced() -> dict:
@@ -55,7 +49,8 @@ def over_pcie() -> list[list[str]]:
     from collectives import all_gather_matmul, engines, matmul_reduce_scatter
     from collectives.transfers import WarmUp
 
-    operands, scatter, outcomes = gather(engines.in_host_memory), Scatter(ranks=RANKS, device="cuda").operands, []
+    operands, scatter, outcomes = gather(), Scatter(ranks=RANKS, device="cuda").operands, []
+    operands.shards[1:] = map(engines.in_host_memory, operands.shards[1:])
     for arm, made, transfers in (
         (all_gather_matmul.serial, operands, operands.by_chunk),
         (matmul_reduce_scatter.serial, scatter, scatter.parts),

@@ -11,14 +11,6 @@ GUARD = 123.0  # exact in every dtype
 MARGIN = 16  # elements of padding at each end of a row: a multiple of 16 bytes in every dtype, so that TMA takes it
 
 
-@pytest.fixture(scope="session")
-def device() -> str:
-    """A GPU when there is one and the kernels are compiled, else the CPU (interpreter)."""
-    from kernels.contract import interpreted
-
-    return "cpu" if interpreted() else "cuda"
-
-
 @pytest.fixture(autouse=True)
 def few_operands(small_cache):
     """No test here times anything."""

@@ -84,14 +84,13 @@ def writes_into_inputs(x, w, out):
     return out
 
 
-def writes_beside(name, behind):
-    """As a kernel without a mask does."""
+def writes_beside(name, at):
+    """As a kernel without a mask does: so many elements behind the end of x or out, or before it."""
 
     def writes(x, w, out):
         matrix = {"x": x, "out": out}[name]
         memory = matrix.new_empty(0).set_(matrix.untyped_storage())
-        at = matrix.storage_offset() + (matrix.numel() + 7 if behind else -7)
-        memory[at] = math.nan
+        memory[matrix.storage_offset() + at] = math.nan
         return right(x, w, out)
 
     return writes
@@ -107,9 +106,9 @@ def writes_beside(name, behind):
         (lazy(1), "failed", "holds NaN: unwritten, read out of bounds, or computed"),
         (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor, torch.float32 [300, 300], and not"),
         (writes_into_inputs, "failed", "it wrote into its input x and its input w,"),
-        (writes_beside("out", behind=True), "failed", "it wrote into what lies behind out,"),
-        (writes_beside("out", behind=False), "failed", "it wrote into what lies before out,"),
-        (writes_beside("x", behind=True), "failed", "it wrote into what lies behind x,"),
+        (writes_beside("out", 300 * 300 + 7), "failed", "it wrote into what lies behind out,"),
+        (writes_beside("out", -7), "failed", "it wrote into what lies before out,"),
+        (writes_beside("x", 100 * 300 + 7), "failed", "it wrote into what lies behind x,"),
     ],
 )
 def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
@@ -192,14 +191,12 @@ def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
 
     def first_call(name, within_s):
         events.append((name, within_s))
-        if events.count((name, within_s)) > 1:
+        if "called" in events and name == "torch":
             raise RuntimeError("hung in its first call")
 
-    assert prepare(first_call=first_call).contenders == ["torch", "numpy"]
+    prepare(first_call=first_call)
     assert events[:3] == [("torch", None), ("numpy", None), "called"]
-    calls = events.count("called")
-    assert "hung in its first call" in prepare(first_call=first_call).rejected["numpy"].reason
-    assert events.count("called") == calls
+    assert "hung in its first call" in prepare(["torch"], first_call=first_call).rejected["torch"].reason
     assert FIRST_CALL_S[CONTENDERS["inductor"].first_call] == 1800
 
 

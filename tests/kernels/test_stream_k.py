@@ -9,18 +9,10 @@ from kernels.registry import CONTENDERS
 from kernels.stream_k import deal
 
 
-@pytest.mark.parametrize(
-    ("supers", "steps", "gangs", "shared_waves", "dealt"),
-    [  # gangs, whole super-tiles of each, steps of each in the run, one more for so many, is there a run
-        (32, 4, 12, 0, (12, 2, 0, 8, False)),
-        (32, 4, 12, 1, (12, 2, 2, 8, True)),  # 2 waves, and 8 of 4 steps are left
-        (32, 4, 12, 2, (12, 1, 6, 8, True)),  # 20 of 4 steps
-        (24, 4, 12, 2, (12, 2, 0, 0, False)),  # two waves, and nothing is left
-        (2, 1, 12, 2, (2, 0, 0, 2, False)),  # two steps in all
-    ],
-)
-def test_super_tiles_are_dealt(supers, steps, gangs, shared_waves, dealt):
-    assert tuple(deal(supers, steps, gangs, shared_waves).values()) == dealt
+def test_what_is_no_run_is_dealt_as_whole_super_tiles_and_few_steps_to_few_gangs():
+    names = "gangs", "whole", "even", "more", "SHARED"
+    assert deal(24, 4, 12, 2) == dict(zip(names, (12, 2, 0, 0, False), strict=True))  # two waves, nothing is left
+    assert deal(2, 1, 12, 2) == dict(zip(names, (2, 0, 0, 2, False), strict=True))
 
 
 WIDE, NARROW, RING = (

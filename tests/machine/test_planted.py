@@ -240,14 +240,14 @@ def subjects() -> dict[str, tuple]:
     )
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
-    by_engine = links.copier("bf16", 0, 1e7, (9, 1032), (37, 72))
+    by_engine = links.copier("bf16", 0, 5e7, (9, 1032), (37, 72))
     small = matmul(kernel, SMALL, "bf16", (120, 120, 136), programs=1)
     odd = matmul(kernel, ODD, "bf16", (120, 400, 200), programs=1)
     pair = matmul(kernel, PAIR, "bf16", (200, 120, 136), programs=2)
     shared = matmul(kernel, SHARED, "bf16", (120, 24, 272), programs=3)
     shared_pair = matmul(kernel, SHARED_PAIR, "bf16", (200, 24, 272), programs=6)
     late = waiting.for_chunks("whole", "bf16")
-    cut = waiting.for_chunks("row_blocks", "bf16", ranks=5, steps=2)
+    cut = waiting.for_chunks("row_blocks", "bf16", entry=("flagged", 1), ranks=5, steps=2)
     few = matmul(ring_kernel, FEW_ROWS, "bf16", (13, 112, 400), programs=3)
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", small),
