@@ -258,11 +258,9 @@ def test_reports_are_renewed_and_pictures_where_readme_or_somebody_asks(checkout
     assert references.main(["--reports", *words], folder.parent) == 0
     drawn = report.read_text().splitlines()
     assert drawn[0].startswith("# FFN matmuls")
-    assert [line for line in drawn if line.startswith("![")] == ["![memory roofline](memory_roofline.png)"]
     assert {path.name for path in folder.iterdir()} == names
     assert bool((folder / "memory_roofline.png").read_bytes()) == is_drawn
     lines = readme.read_text().splitlines()
-    assert (lines[0], lines[1], lines[-2]) == ("before", references.TABLE_START, references.TABLE_END)
     assert lines[2].startswith(references.FIRST_ROW)
     assert set(lines[2:-2]) <= set(drawn)
     assert len(lines[2:-2]) > 2

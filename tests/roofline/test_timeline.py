@@ -24,7 +24,6 @@ def test_blocks_of_a_timeline():
     on_gpu = line | {"waits": [[2, 1.0, 4.0], [3, 5.0, 6.0]]}  # no wait for what is at home; 1 and 2 together
     assert chip_blocks("chunk_launches", on_gpu) == [(0, 1, HOME), (4, 5, 2), (6, 7, 3)]
     rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
-    assert [block.unit for block in timelines.link_blocks(rows)] == [0, 1, 2, 3]
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
     # a kernel that waits on the chip is one block
     assert chip_blocks("row_block", timeline_line(case, "row_block", 1.5, 1.5, 1.6)) == [(0, 1.6, None)]
