@@ -25,7 +25,6 @@ from roofline.worker.messages import (
     Broke,
     Channel,
     Kind,
-    Rejected,
     Request,
     ShapePrepared,
     Step,
@@ -171,7 +170,6 @@ def ends():
 OUTCOME = Outcome(FAILED, "wrong")
 SAID = [
     StepBegan(Step.CALL, "up", "gemm", seconds=1.5),
-    Rejected("up", "gemm", OUTCOME),
     Broke("", OUTCOME),
     Turns("up", True, "width", [Round(0, ["gemm"], {"gemm": 1}, {"gemm": {"hz": 2.5}})], {"gemm": 0}, [], {}),
     ShapePrepared(Shape("up", "toy", "throughput", {"m": 1}, "fp32", Work(1, 2), "gemm", "cold", {"gemm": {}})),
@@ -196,7 +194,6 @@ def test_a_message_comes_as_it_was_told(ends, message):
             b'{"kind": "Broke", "name": "", "outcome": {"outcome": "failed"}}',
             r"Object missing required field `reason` - at `\$.outcome`",
         ),
-        (b'{"kind": "StepBegan", "step": "turns", "seconds": 1e400}', "Number out of range"),
     ],
 )
 def test_what_is_no_message_is_named(ends, told, problem):

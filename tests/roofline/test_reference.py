@@ -186,8 +186,6 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     assert readme.endswith("after\n")
     assert "old" not in readme
     assert readme.count("| [nvidia-h200-2026-01-02") == 2
-    assert "750 TFLOP/s bf16, 4e+03 GB/s" in readme
-    assert "tiled 0.775 of cublas (2)" in readme
 
 
 @pytest.mark.parametrize(
