@@ -20,9 +20,6 @@ OF_A_LAYER = OURS | {"block_launches": 0.15, "all_reduce": 1.0, "layer_launches"
 
 ON_CPU = OURS | {"serial_all_cores": 0.4}
 
-ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4}
-ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
-ON_GPU |= {"row_block_launches_persistent": 0.25, "overlapped_persistent": 0.02}
 FLAGGED = [name for name, arm in ARMS.items() if arm.table and "all_gather_matmul" in arm.ops]
 """Schedules of one kernel on a GPU, whose programs wait for flags."""
 

@@ -6,8 +6,6 @@ import shlex
 
 import pytest
 from account_settings import ask, h100, v5p
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roofline.account import communication_bound, memory, techniques
 from roofline.commands.cli import main
@@ -118,14 +116,6 @@ def test_saved_activations(model, saved, elements):
     sharded_bytes = memory.sharded_bytes(question) / question.devices
     whole_bytes = {reading.device_bytes - sharded_bytes for reading in memory.readings(question)}
     assert whole_bytes == {0, saved_bytes if saved == "half" else 0}
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.integers(1, 2**60), st.integers(0, 2**40), st.integers(1, 2**41))
-def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
-    least, room = memory.least_devices(sharded, whole, size), size - whole
-    assert (least is None) == (room <= 0)
-    assert least is None or least * room >= sharded > (least - 1) * room
 
 
 ACCOUNTS = [  # options, what the account says, what it does not

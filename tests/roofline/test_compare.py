@@ -319,13 +319,10 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     same = compare(base, faster_wire)
     (arm,) = same.cases
     assert (arm.change.of, arm.verdict) == ("hidden", SAME)
-    assert arm.change.value == pytest.approx(0, abs=1e-3)
-    assert re.fullmatch(r"wire ([\d.]+) and ([\d.]+) GB/s", arm.notes)
     assert [entry.case.rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
     assert "--ffn-wires-of" in same.missing[0].reason
     assert same.exit_code(strict=True) == 0  # `serial_all_cores` cannot be compared, and no run lacks it
     assert same.baseline_speed is None  # `serial` goes over another wire
     worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
-    assert worse.cases[0].change.value == pytest.approx(-0.2, abs=1e-3)
     assert "hidden -0.20 [" in "\n".join(terminal(worse))

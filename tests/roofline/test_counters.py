@@ -77,17 +77,11 @@ def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_i
     assert "Of a copy's bytes it counted 100.0 %." in note["text"]
     assert f"{failing}: x has M=1024 rows, decode takes up to 64" in note["text"]
     assert f"{users}: f is from a file that the journal names, and nothing of it is executed" in note["text"]
-    flop, least = 2 * 16 * 128 * 256, 2 * (16 * 128 + 128 * 256 + 16 * 256)
-    assert (
-        f"{case}: 1.02 MB of device memory, {flop / 1_020_042:.3g} FLOP/byte counted, {flop / least:.3g} modelled"
-        in out
-    )
+    assert f"{case}: 1.02 MB of device memory, 1.03 FLOP/byte counted, 13.5 modelled" in out
     counted = throughput.counted(frame(journal.load(run)))
     assert counted.table.to_numpy().tolist() == [
         [line["shape"], "cublas", "1.02 MB", "13.1", "1.03", "13.5", "0.4 MB", "50 %"]
     ]
-    assert [words.partition(";")[0] for words in counted.lines] == ["counted by ncu 2025.1.1.0"]
-    assert "spin_kernel(long)" in (run / counters.LOG).read_text()
 
 
 def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_intensity_to_the_greatest(loaded):

@@ -116,17 +116,10 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert processes[64] == LEAST < processes[128] == processes[256]
     seconds = grouped((line["planned"], line["seconds"]) for line in run.kept.processes)
     assert sum(seconds[False]) == pytest.approx((MOST_TIMES - 1) * sum(seconds[True]), abs=seconds[False][-1] / 2)
-    passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
-    assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
     assert unfilled(run.kept, "decisions") == []
-    records = {record["case"]: record for record in records_of(run.kept)}
-    verdicts = Counter(record["verdict"] for record in records.values())
-    assert verdicts == {None: 3, SAME: 1, UNDECIDED: 2}
+    assert Counter(record["verdict"] for record in records_of(run.kept)) == {None: 3, SAME: 1, UNDECIDED: 2}
     assert "1 SAME, 2 UNDECIDED of 3 at +-3 %, 99 % sure (alpha spent over 6 looks)" in run.text
     assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
-    for row in run.saved["benchmarks"]:
-        record = records[f"{row['extra_info']['shape']}-{row['extra_info']['contender']}"]
-        assert row["extra_info"]["decided_low"] == record["decided_low"]
 
 
 def test_what_others_disturb_is_given_up_after_the_time_of_the_plan(noisy):

@@ -144,7 +144,6 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
     assert "Traceback" not in run.text
     assert run.reasons.keys() == {"m128-numpy"}
     assert run.reasons["m128-numpy"][1].startswith("numpy: hung while it was timed")
-    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
     assert "A process that was killed (turns of matmul-xxl/16-up-tp8-m128-fp32) was still there" in run.report
     assert len([note for note in run.kept.notes if "still there" in note]) == 1  # the others end by themselves
     assert_no_share_is_left(run)

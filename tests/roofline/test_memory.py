@@ -62,19 +62,6 @@ def strike(place, number, later=False):
 """
 
 
-def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
-    """Return `roofline.host.container` on a machine whose files of Linux are these alone."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(container, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(container, "affinity", lambda: 8)
-    for cached in (container.memory_bytes, container.worker_bytes):
-        monkeypatch.setattr(container, cached.__name__, cached.__wrapped__)
-    return container
-
-
 GB = 10**9
 
 
@@ -98,9 +85,16 @@ CONTAINERS = [  # files of the machine, cores, what a worker may take
 
 @pytest.mark.parametrize(("files", "cores", "worker_bytes"), CONTAINERS)
 def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, monkeypatch, files, cores, worker_bytes):
-    of = machine_of(tmp_path, monkeypatch, files)
-    assert of.cores() == cores
-    assert of.worker_bytes() == (worker_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(container, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(container, "affinity", lambda: 8)
+    for cached in (container.memory_bytes, container.worker_bytes):
+        monkeypatch.setattr(container, cached.__name__, cached.__wrapped__)
+    assert container.cores() == cores
+    assert container.worker_bytes() == (worker_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def test_limits_of_a_process_and_what_a_share_takes_of_them():

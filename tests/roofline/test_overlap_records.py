@@ -9,36 +9,27 @@ from roofline.analysis.records import as_frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.report import overlap as overlap_report
 from roofline.report import tables
-from roofline.theory.work import Work
 
 CASE = AllGatherMatmul("64x256", "up", 1, 512, "fp32", 4, "ridge")
-FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
 T_GEMM, T_COMM = 4e-3, 3e-3
 TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
-ROLES = {"link": "link", "preset": "preset"} | dict.fromkeys(("gemm slow", "gemm fast", "gemm persistent"), "gemm")
-ROLES |= {f"{name} beside link": "contended" for name in ("gemm", "gemm persistent", "preset")}
+ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "preset": "preset", "gemm beside link": "contended"}
 
 
-def lines(
-    times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, about=None, clocks=None, waits=None, **fields
-):
-    """Return lines of a shape in whose rounds all drift by as much: what is compared within a round stays the same.
+def lines(times=TIMES, beside=BESIDE, pace=None, clocks=None):
+    """The lines of a shape in whose rounds all drift by as much: what is compared within a round stays the same.
 
-    `about` are further fields of contenders, `clocks` their SM clocks in Hz, `waits` when first waits began, `fields`
-    those of the shape.
+    `pace` is the link's, over what was asked for; `clocks` has SM clocks in Hz.
     """
-    about = {name: {"role": role} for name, role in ROLES.items()} | (about or {})
-    read = {name: {"last_arrival_s": 3.3e-3, "first_wait_s": 4.4e-3} for name in times | beside}
-    read |= {"link": {"last_arrival_s": T_COMM}}
-    read |= {name: read[name] | {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
-    read |= {name: read[name] | {"first_wait_s": wait_s} for name, wait_s in (waits or {}).items()}
-    fields = {
-        "work": Work(FLOP, 10**6, WIRE_BYTES), "baseline": "serial", "link": "paced",
-        "link_bytes_per_s_requested": requested, "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
-    } | fields  # fmt: skip
-    slower = lambda index: 1 + drift * index / 31  # noqa: E731
-    return lines_of(CASE, times | beside, about=about, rounds=31, slower=slower, values=read, **fields)
+    about = {name: {"role": role} for name, role in ROLES.items()} | {"symm_mem": {"link": "NVLink"}}
+    read = {name: {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
+    read["link"] = {"last_arrival_s": T_COMM}
+    return lines_of(
+        CASE, times | beside, about=about, rounds=31, slower=lambda index: 1 + 0.02 * index / 31, values=read,
+        baseline="serial", link="paced", link_bytes_per_s_requested=pace and CASE.work.wire_bytes / T_COMM / pace,
+        row_blocks=4, workers=1, row_tiles=4, column_tiles=1,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def records(loaded):
 def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_comm_s, time_s, hidden):
     clocks = {"gemm slow": 1.5e9, "gemm fast": 1.6e9, "chunk_launches": 1.03 * 1.6e9, "serial": 1.6e9}
     times = {"serial": T_GEMM + t_comm_s, "chunk_launches": time_s, "row_block_launches": time_s}
-    arms = records(times, BESIDE | {"link": t_comm_s}, None, drift=0.1, clocks=clocks)
+    arms = records(times, BESIDE | {"link": t_comm_s}, clocks=clocks)
     for name in ("hidden_clock_normalised", "hidden_clock_normalised_low", "hidden_clock_normalised_high"):
         assert arms["chunk_launches"][name] == pytest.approx(hidden, abs=1e-9)
     assert arms["chunk_launches"]["sm_clock_hz"] / arms["chunk_launches"]["gemm_sm_clock_hz"] == pytest.approx(1.03)
@@ -73,9 +64,7 @@ def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_
 
 
 def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
-    peer = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about={"symm_mem": {"link": "NVLink"}})[
-        "symm_mem"
-    ]
+    peer = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3})["symm_mem"]
     assert peer["link"] == "NVLink"
     names = "hidden_fraction", "of_own_ideal", "of_roof", "bound", "link_bytes_per_s", "link_slowdown"
     assert [name for name in names if peer[name] is not None] == []
@@ -89,15 +78,15 @@ def test_an_arm_above_its_ideal_is_noted(records):
 
 
 def test_link_off_its_pace_voids_the_case(records):
-    record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
+    record = records(pace=1 / 1.07)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
     assert (record["above_roof"], record["notes"]) == (False, "void: link off its pace by -7 %")
-    assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
+    assert records(pace=1 / 1.03)["chunk_launches"]["hidden_fraction"] is not None
 
 
 @pytest.mark.parametrize("lost", ["link", "gemm fast"])
 def test_what_was_not_measured_is_none_and_not_zero(records, lost):
-    beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
+    beside = {name: time_s for name, time_s in BESIDE.items() if name not in (lost, "gemm slow")}
     record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
     assert tables.texts(as_frame([record]), ["hidden_fraction"]).empty

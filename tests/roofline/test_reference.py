@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from made_up_gathers import NAMES, ON_GPU, gather_matmul, gathering
-from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_points
+from made_up_gathers import NAMES
+from made_up_run import LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
 import roofline
@@ -114,10 +114,9 @@ def test_committed_samples_are_never_changed(name):
         assert now.read() == before.read()
 
 
-@pytest.mark.parametrize("lines", [[HEAD, *gathering(gather_matmul(), lost=ON_GPU)], LINES, SHOWN])
-def test_records_have_the_declared_fields_and_no_others(lines, loaded):
-    run = load_committed(lines) if isinstance(lines, str) else loaded(lines)
-    for record in records_of(run):
+@pytest.mark.parametrize("name", [SHOWN, DRAWN])
+def test_records_have_the_declared_fields_and_no_others(name):
+    for record in records_of(load_committed(name)):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() == declared
     assert len(FIELDS) == len(GROUPS["every"]) + len(GROUPS["wire"])
@@ -186,8 +185,6 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     assert readme.endswith("after\n")
     assert "old" not in readme
     assert readme.count("| [nvidia-h200-2026-01-02") == 2
-    assert "750 TFLOP/s bf16, 4e+03 GB/s" in readme
-    assert "tiled 0.775 of cublas (2)" in readme
 
 
 @pytest.mark.parametrize(
@@ -258,11 +255,9 @@ def test_reports_are_renewed_and_pictures_where_readme_or_somebody_asks(checkout
     assert references.main(["--reports", *words], folder.parent) == 0
     drawn = report.read_text().splitlines()
     assert drawn[0].startswith("# FFN matmuls")
-    assert [line for line in drawn if line.startswith("![")] == ["![memory roofline](memory_roofline.png)"]
     assert {path.name for path in folder.iterdir()} == names
     assert bool((folder / "memory_roofline.png").read_bytes()) == is_drawn
     lines = readme.read_text().splitlines()
-    assert (lines[0], lines[1], lines[-2]) == ("before", references.TABLE_START, references.TABLE_END)
     assert lines[2].startswith(references.FIRST_ROW)
     assert set(lines[2:-2]) <= set(drawn)
     assert len(lines[2:-2]) > 2

@@ -83,8 +83,6 @@ def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder)
     assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 2
     rows.loc[1, ["ratio_low", "ratio_high"]] = 0.1, 0.99
     assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 1
-    wild = journal.load(save(folder, [HEAD, ceiling("read", 16.3e9, spread=0.99)]))
-    assert ceilings(wild) == ["read: 16.3 [unknown] GB/s measured (made up, alone); datasheet: 4800 GB/s"]
 
 
 def with_libraries(folder, times):
@@ -195,10 +193,6 @@ def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
     finding = "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof"
     assert figure.get_suptitle().startswith(finding)
     assert len(figure.axes) == 1
-    alone = [*LINES[:5], *shape(16, {"cublas": 2 * 16 * 1024**2 / 32e12}, throttled=True)]
-    figure = memory_roofline(tmp_path, alone)
-    assert figure.get_suptitle().startswith("FLOP/s of cublas; 52 % of the roof at M = 16")
-    assert "throttled" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
 def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_path, undrawn):

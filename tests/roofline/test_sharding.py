@@ -23,12 +23,9 @@ ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
 @pytest.mark.parametrize(
     ("chip", "kind", "degrees", "exact", "expected"),
     [
-        (V5P, "fsdp", {"fsdp": 16}, True, [("fsdp axes", 15 / 16, 3 * AXIS)]),
         (V5P, "fsdp", {"fsdp": 16, "tp": 4}, False, [("fsdp axes", 1, 2 * AXIS)]),
         (V5P, "tp", {"fsdp": 16, "tp": 4}, False, [("tp axes", 1, AXIS)]),
         (SXM, "fsdp", {"fsdp": 64}, False, [("node", 1, LINK), ("network", 1 / 8, PORT)]),
-        # Inside a node there is no network.
-        (SXM, "tp", {"tp": 8}, True, [("node", 7 / 8, LINK)]),
         # With tp = 8 the devices of an FSDP group are each in a node of its own. Two of them share a node when tp = 4:
         # half is gathered by each, over its own port.
         (SXM, "fsdp", {"tp": 8, "fsdp": 128}, True, [("network", 127 / 128, PORT)]),

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roofline.store.stats import (
     beyond,
@@ -86,14 +84,6 @@ def test_lag1_correlation_of_known_series():
     assert lag1_correlation([1, -1] * 50) == pytest.approx(-0.99)
     assert lag1_correlation([5.0] * 10) == lag1_correlation([1.0]) == 0
     assert lag1_correlation(list(range(100))) > 0.95
-
-
-@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60))
-def test_interval_holds_its_value_which_lies_among_the_samples(samples):
-    interval = time_of(rounds(samples))
-    assert interval.low <= interval.value <= interval.high
-    assert min(samples) * (1 - 1e-9) <= interval.value <= max(samples) * (1 + 1e-9)
-    assert interval == time_of(rounds(samples))
 
 
 def test_geometric_mean():

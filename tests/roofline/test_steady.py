@@ -53,13 +53,11 @@ LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
     ("medians_s", "device", "m", "asked", "who"),
     [
         (LONG, "cuda", 1024, {}, ["fast", "baseline"]),
-        (LONG, "cuda", 1024, {"steady": 0}, []),
         (LONG, "cuda", 512, {}, []),
         (LONG, "cuda", 1024, {"op": "attention", "steady": 2}, ["fast", "baseline", "slow"]),
         (LONG, "cpu", 1, {"steady": 2}, ["fast", "baseline", "slow"]),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": 2}, []),
         (SHORT, "cuda", 8192, {"steady": 2}, []),
-        ({}, "cuda", 8192, {}, []),
     ],
 )
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):

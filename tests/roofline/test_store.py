@@ -43,8 +43,7 @@ def test_what_is_written_is_read_back(loaded):
     run = loaded(WRITTEN)
     (shape,) = run.shapes.values()
     assert shape.rounds == ROUNDS
-    assert (shape.work, shape.params, shape.facts, shape.seed) == (SHAPE.work, SHAPE.params, SHAPE.facts, SHAPE.seed)
-    assert (shape.passes, shape.stopped_by, shape.telemetry) == (2, "width", {"throttled": False})
+    assert (shape.work, shape.facts, shape.passes, shape.stopped_by) == (SHAPE.work, SHAPE.facts, 2, "width")
     assert (shape.times_s("torch"), shape.times_s("link")) == ({1: 1e-3}, {0: 2e-3, 1: 3e-3})
     assert shape.values("link", "last_arrival_s") == {0: 1e-3}
     assert (shape.measured, shape.of_role("link"), shape.get("a"), shape.get("b")) == (["torch"], ["link"], 1, 2)
@@ -128,14 +127,12 @@ PACKERS = pytest.mark.parametrize(
 
 
 @PACKERS
-def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path, capsys, name, compress, tool):
+def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path, name, compress, tool):
     plain, folder = save(tmp_path / "plain", LINES), tmp_path / "packed"
     folder.mkdir()
     (folder / name).write_bytes(compress((plain / journal.NAME).read_bytes()))
     (folder / "benchmark.json").write_text("{}")  # of a run before that day
     assert roofline.load(folder) == roofline.load(folder / name) == roofline.load(plain)
-    assert main(["compare", str(folder), str(plain)]) == 0
-    assert "0 SLOWER, 0 FASTER" in capsys.readouterr().out
     with pytest.raises(OSError, match=f"its {name} is packed; unpack it with {tool} to go on"):
         journal.Journal(folder)
     packed = []
