@@ -13,7 +13,7 @@ ABOVE_ALL = " !"
 """Behind a fraction of a roof that is above 1; `report.tables.ABOVE` says what it means."""
 UNKNOWN = "[unknown]"
 """In place of the ends of an interval that spans more than a decade, or has none."""
-TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def time_text(seconds: float, digits: int = 3) -> str:
