@@ -122,6 +122,7 @@ FORMATS = {
     "": str,
     "time": time_text,
     "rate": rate_text,
+    "flops": lambda tflops: flops_text(1e12 * tflops),
     "percent": percent_text,
     "growth": growth_text,
     "roof": roof_text,
@@ -136,6 +137,7 @@ FORMATS = {
 WITH_ENDS = {
     "hidden": hidden_text,
     "interval3": interval_text,
+    "mean": mean_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
     "ratio_mean": partial(ratio_text, text=mean_text),
