@@ -11,14 +11,13 @@ from roofline.analysis.tokens import COLUMNS as BY_TOKENS
 from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import interval_text
-from roofline.report.tables import TABLES, Section, declared, escaped, texts
+from roofline.report.tables import Section, declared, escaped, texts
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-COLUMNS = TABLES["columns"]["throughput"]
 FASTEST, LEAST, SUSTAINED, DISPATCHED = (
     BY_TOKENS[name].header for name in ("fastest", "least", "sustained", "dispatched_ratio")
 )
