@@ -229,4 +229,6 @@ def _gb_and_gib(size_bytes: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    return time_text(seconds, digits=4) if seconds else "-"
+    if not seconds:
+        return "-"
+    return time_text(seconds, digits=4) if seconds >= 1e-6 else f"{seconds / 1e-9:.4g} ns"

@@ -13,7 +13,7 @@ ABOVE_ALL = " !"
 """Behind a fraction of a roof that is above 1; `report.tables.ABOVE` says what it means."""
 UNKNOWN = "[unknown]"
 """In place of the ends of an interval that spans more than a decade, or has none."""
-TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def time_text(seconds: float, digits: int = 3) -> str:
@@ -122,6 +122,7 @@ FORMATS: dict[str, Callable] = {
     "": str,
     "time": time_text,
     "rate": rate_text,
+    "flops": lambda tflops: flops_text(1e12 * tflops),
     "percent": percent_text,
     "growth": growth_text,
     "roof": roof_text,
@@ -136,6 +137,7 @@ FORMATS: dict[str, Callable] = {
 WITH_ENDS: dict[str, Callable] = {
     "hidden": hidden_text,
     "interval3": interval_text,
+    "mean": mean_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
     "ratio_mean": partial(ratio_text, text=mean_text),

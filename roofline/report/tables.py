@@ -5,10 +5,10 @@ ways."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.analysis.fields import FIELDS
+from roofline.analysis.fields import FIELDS, Field
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
 from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
@@ -62,13 +62,13 @@ def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
     return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
 
 
-def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
-    """The texts of the fields `names` under their headers. A field that no row has is left out."""
+def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = FIELDS) -> DataFrame:
+    """The texts of the `fields` of these names under their headers. A field that no row has is left out."""
     import pandas
 
     columns = {}
     for name in names:
-        field = FIELDS[name]
+        field = fields[name]
         columns_of_cell = [name]
         write = FORMATS.get(field.format)
         if not write:

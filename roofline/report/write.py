@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ANALYSES = {"overlap": overlap, "throughput": throughput}
-"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `COLUMNS` and `FIGURES`, of which the first
+"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)` and `FIGURES`, of which the first
 stands beside the brief table."""
 
 MOST_FINDINGS = 3
@@ -78,7 +78,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         summary += analysis.summary(rows)
         of_users = run.metadata.get("options", {}).get("users")  # who ask for each of theirs
         is_long = len(shown.table) > 0 and not of_users
-        table = tables.texts(rows, analysis.COLUMNS)
+        table = tables.texts(rows, tables.TABLES["columns"][name])
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))

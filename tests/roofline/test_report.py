@@ -34,7 +34,7 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(loaded, ceilings):
     rows = frame(loaded(lines))
     assert rows[["roof_tflops", "of_roof"]].isna().all(axis=None)
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
-    assert tables.terminal(tables.texts(rows, throughput.COLUMNS))
+    assert tables.terminal(tables.texts(rows, tables.TABLES["columns"]["throughput"]))
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
 
 
@@ -80,9 +80,11 @@ def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder)
     rows = frame(journal.load(folder)).head(2)
     rows.loc[1, ["ratio_low", "of_roof_low"]] = 0.0
     rows.loc[1, ["ratio_high", "of_roof_high"]] = math.inf
-    assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 2
+    assert tables.markdown(tables.texts(rows, tables.TABLES["columns"]["throughput"])).count("[unknown]") == 2
     rows.loc[1, ["ratio_low", "ratio_high"]] = 0.1, 0.99
-    assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 1
+    assert tables.markdown(tables.texts(rows, tables.TABLES["columns"]["throughput"])).count("[unknown]") == 1
+    wild = journal.load(save(folder, [HEAD, ceiling("read", 16.3e9, spread=0.99)]))
+    assert ceilings(wild) == ["read: 16.3 [unknown] GB/s measured (made up, alone); datasheet: 4800 GB/s"]
 
 
 def with_libraries(folder, times):

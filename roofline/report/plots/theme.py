@@ -94,17 +94,12 @@ def points(axes, xs, ys, look: dict, **errors) -> None:
 
 def plain_numbers(axes) -> None:
     """Write the ticks of logarithmic axes, whose limits are set, as 10, 100, 1000 instead of powers of ten; at 1, 2 and
-    5 of each decade, or at more, where that is what makes three of them."""
+    5 of each decade where these are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
-        subs: tuple[float, ...] = (1, 1.5, 2, 3, 5, 7)
-        if high >= 1000 * low:
-            subs = (1,)
-        elif high >= 10 * low:
-            subs = (1, 2, 5)
-        axis.set_major_locator(LogLocator(subs=subs))
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
