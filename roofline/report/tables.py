@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roofline.analysis.fields import FIELDS, Field
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS

@@ -100,7 +100,7 @@ def strike(place, number, later=False):
         case "MemoryError":
             raise MemoryError("12 GiB asked for")
         case "lost":
-            from roofline.worker import device_errors
+            from roofline.host import device_errors
 
             device_errors.device_lost = lambda device: True
             raise RuntimeError("CUDA error: an illegal memory access was encountered")

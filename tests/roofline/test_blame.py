@@ -9,18 +9,7 @@ from made_up_run import END, HEAD, shape
 
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.tokens import by_tokens
-from roofline.report.write import write
-from roofline.store import typed
-from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import Round, Shape
-from roofline.supervise import child, measuring, stages
-from roofline.supervise.apart import Trials
-from roofline.supervise.blame import conclude
-from roofline.supervise.child import Told, WorkerEnd
-from roofline.supervise.measuring import passes_left
-from roofline.supervise.run_writer import RunWriter
-from roofline.theory.work import Work
-from roofline.worker.messages import (
+from roofline.protocol.messages import (
     MESSAGES,
     Broke,
     Channel,
@@ -31,6 +20,7 @@ from roofline.worker.messages import (
     StepBegan,
     Turns,
 )
+from roofline.report.write import write
 from roofline.store import typed
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Round, Shape
@@ -38,6 +28,7 @@ from roofline.supervise import child, measuring, stages
 from roofline.supervise.apart import Trials
 from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.measuring import passes_left
 from roofline.supervise.run_writer import RunWriter
 from roofline.theory.work import Work
 

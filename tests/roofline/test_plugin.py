@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline.commands import cli
 from roofline.pytest_plugin import hooks, narrator
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 
+from roofline.protocol.stop_rule import StopRule
 from roofline.supervise import child
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]

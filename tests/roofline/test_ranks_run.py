@@ -21,16 +21,17 @@ from made_up_run import save
 from torch.distributed import HashStore
 
 from roofline.analysis.records import frame, records_of
+from roofline.host import machine
 from roofline.operations.gathering import notes
 from roofline.operations.options import refuse_conflicts
+from roofline.protocol.messages import Kind, Request, Step, StepBegan
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.supervise.child import WAITS, WorkerEnd
 from roofline.supervise.epochs import Epochs
-from roofline.worker import clocks, device_ranks, machine, ranks
+from roofline.worker import clocks, device_ranks, ranks
 from roofline.worker.clocks import Call
-from roofline.worker.messages import Kind, Request, Step, StepBegan
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 
