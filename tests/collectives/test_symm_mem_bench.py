@@ -82,16 +82,17 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
 
 
 @pytest.mark.parametrize(
-    ("changes", "wire", "is_there"),
+    ("op", "changes", "wire", "is_there"),
     [
-        (dict(device="cuda", world=4), "symmetric", True),
-        (dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", True),
-        (dict(world=2), "gloo", False),
+        ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", True),
+        ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", True),
+        ("matmul_reduce_scatter", dict(world=2), "gloo", False),
+        ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", True),
     ],
 )
-def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(changes, wire, is_there):
-    planner = find("all_gather_matmul").planner(replace(options_of(), **changes))
-    assert (PEER in planner.names(SimpleNamespace(wire=wire))) == is_there
+def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, is_there):
+    names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
+    assert (PEER in names) == is_there
 
 
 def test_a_peer_says_what_it_lacks():
