@@ -120,7 +120,7 @@ def behind_flags(kernel: str, title: str, prepare: Callable[[int], Prepared], fl
 def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *, ranks=RANKS, steps=1, **more) -> Case:
     """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number."""
     kernel = "flagged_spills" if name in SPILLING else entry[0]
-    module, blocks = flagged_spills if name in SPILLING else flagged, 1 + (name == "row_blocks")
+    blocks = 1 + (name == "row_blocks")
     config = config_of((kernel, entry[1]), dtype)
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
@@ -130,6 +130,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *,
         plan = tables.tile_schedule(table(name, grid, ranks, steps), grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         parts = [(transfer.target, transfer.source) for transfer in mine.transfers(height)]
+        module = flagged_spills if name in SPILLING else flagged  # which may have a mistake, now
         launch = partial(module.prepare, mine.gathered, mine.w, mine.out, plan)
         return parts, launch, lambda: wrong_with(mine)
 
