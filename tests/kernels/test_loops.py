@@ -1,7 +1,5 @@
 """The loops of compiled kernels, and what is told of two that differ. Compiling happens in another process."""
 
-import itertools
-
 import pytest
 
 from kernels import flagged, persistent, warpgroup
@@ -38,8 +36,8 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
         "pieces_counters": {"HGMMA", "UTMALDG"},
         "copier": {"LDG"},
     }
-    for counts in itertools.chain(*(of_kernel.values() for of_kernel in found.values())):
-        assert not any(name.startswith("UTMASTG") for name in counts), "tiles are stored outside"
+    for of_kernel in found.values():
+        assert "UTMASTG" not in str(of_kernel), "tiles are stored outside"
     multiply, wait = "HGMMA.64x64x16.F32.BF16", "SYNCS.PHASECHK.TRANS64.TRYWAIT"
     step = found["persistent"]["HGMMA"]
     assert [step[name] for name in (multiply, "UTMALDG.2D", "WARPGROUP.DEPBAR.LE gsb0, 0x1")] == [4, 2, 1]
