@@ -1,14 +1,15 @@
 """The figure timeline: which shape it shows, and what it makes of arrivals and waits."""
 
+from importlib import import_module
+
 import made_up_gathers as made_up
 import pytest
 from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
-from roofline.report import timelines
-from roofline.report.plots.timeline import COLOURS, WAITS
+timelines = import_module("roofline.report.plots.timeline")  # whose package has the figure under that name
 
-HOME = timelines.HOME_UNIT
+COLOURS, HOME, WAITS = timelines.COLOURS, timelines.HOME_UNIT, timelines.WAITS
 
 
 def link_blocks(line):
