@@ -135,11 +135,6 @@ class Pair:
     def judged_by(self) -> str:
         return SPEED if None in self.all_of("hidden_fraction") else HIDDEN
 
-    @property
-    def is_comparable(self) -> bool:
-        """Times over wires that differ, or that missed their pace, are not."""
-        return not self.is_void and (self.judged_by == HIDDEN or self.on_one_wire)
-
     @cached_property
     def values(self) -> Sides:
         """The values of each run."""
@@ -153,17 +148,19 @@ class Pair:
         """The `values` of the runs that say something."""
         return [list(filter(None, side)) for side in self.values]
 
-    def problem(self) -> str:
-        """Why it cannot be compared in all runs; empty where it can."""
+    def problem(self) -> tuple[str, str]:
+        """Where it is missing, and why it cannot be compared in all runs; empty where it can. Times over wires that
+        differ, or that missed their pace, say nothing in any run."""
         if self.is_void:
-            return "void: its link was off its pace in one of the runs"
-        if not self.is_comparable:
-            return "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
+            return NEITHER, "void: its link was off its pace in one of the runs"
+        if self.judged_by == SPEED and not self.on_one_wire:
+            way_out = "--ffn-wires-of=RUN takes those of another run"
+            return NEITHER, f"judged by its time, and the wires differ: {way_out}"
         if all(chain(*self.values)):
-            return ""
-        if None in self.all_of("ratio_to_baseline"):
-            return "no baseline was timed beside it"
-        return "too few rounds to say how far they vary"
+            return "", ""
+        has_baseline = None not in self.all_of("ratio_to_baseline")
+        reason = "too few rounds to say how far they vary" if has_baseline else "no baseline was timed beside it"
+        return "BASE or NEW", reason
 
     def row(self, change: Change) -> CaseChange:
         notes = []
@@ -188,9 +185,10 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     judged = []
     missing = []
     for pair in pairs:
-        if reason := pair.problem():
-            missing.append(Missing(pair.case, "BASE or NEW" if pair.is_comparable else NEITHER, reason))
-        if pair.is_comparable and all(pair.telling) and not pair.is_of_baseline:
+        where, reason = pair.problem()
+        if where:
+            missing.append(Missing(pair.case, where, reason))
+        if where != NEITHER and all(pair.telling) and not pair.is_of_baseline:
             judged.append(pair)
     return Comparison(
         base_runs=len(base),

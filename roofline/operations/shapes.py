@@ -41,9 +41,10 @@ def read_file(path: Path, dtypes: Names) -> list[Matmul]:
 
 
 def shape_text(row) -> str:
-    """The label of a file's shape, or its N and K; empty of a model's layer. `row` is a row of a frame."""
+    """The label of a file's shape, or its N and K; a model's layer at its tp; empty of what is neither. `row` is a row
+    of a frame."""
     if row["layer"] != SHAPE:
-        return ""
+        return f"{row['layer']} tp{row['tp']}" if isinstance(row["layer"], str) else ""
     label, separator, _ = str(row["model"]).rpartition("@")
     return label if separator else f"N={row['n']} K={row['k']}"
 

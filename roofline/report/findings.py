@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
-from roofline.host import environment as variables
+from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
@@ -142,9 +142,8 @@ def roof_drifted(run: Run) -> Lines:
 def case_words(row: Series) -> str:
     """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
     values = row[[*WORDS]]
-    shape = shape_text(row)
-    if shape:
-        values["layer"] = shape
+    if row["layer"] == SHAPE:
+        values["layer"] = shape_text(row)
         values["tp"] = None
     words = [WORDS[name].format(value) for name, value in values.dropna().items()]
     return f"{row['contender']} on {', '.join(words)}"

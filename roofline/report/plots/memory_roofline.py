@@ -1,8 +1,6 @@
 """The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof; and beside it the
 bytes/s of few rows, which a roofline hides."""
 
-from itertools import cycle
-
 import numpy as np
 
 from roofline.operations.matmul import SHAPE
@@ -22,7 +20,7 @@ FEW_ROWS = 64
 MARKS = (*MARKERS, "<", ">", "p")
 """Marks that tell layers at a tp, and shapes of a file, from one another."""
 
-MANY = "shapes of a file"
+MANY = "many shapes"
 """The name of all shapes where there are more of them than marks: they look alike, and no line joins them."""
 
 APART = 1.15
@@ -68,8 +66,10 @@ def _placed(cases):
     by `split`, its layer and tp or the shape of a file."""
     names = list(cases["contender"].unique())
     ranks = cases["contender"].map(names.index)
-    splits = _splits(cases)
-    marks = dict(zip(splits.unique(), cycle(MARKS), strict=False))
+    splits = cases.apply(shape_text, axis=1)
+    if splits.nunique() > len(MARKS):
+        splits[:] = MANY
+    marks = dict(zip(splits.unique(), MARKS, strict=False))
     cases = cases.assign(
         split=splits,
         color=cases["contender"].map(theme.colours(names)),
@@ -80,15 +80,6 @@ def _placed(cases):
     for end in ("", "_low", "_high"):
         cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"]
     return cases
-
-
-def _splits(cases):
-    """The meaning of each case's mark: its layer and tp, or the shape of a file."""
-    shapes = cases.apply(shape_text, axis=1)
-    if shapes[shapes != ""].nunique() > len(MARKS):
-        shapes = shapes.where(shapes == "", MANY)
-    layers = cases["layer"] + ", tp=" + cases["tp"].astype("string")
-    return layers.fillna("").mask(shapes != "", shapes)
 
 
 def _few(rows, roofs: dict[str, Roof]):
