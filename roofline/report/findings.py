@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
+from roofline.host import environment as variables
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
 from roofline.report import tables
