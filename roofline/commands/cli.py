@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
-from roofline.host.arguments import Parser
+from roofline.host.arguments import BENCH, Parser
 from roofline.host.container import settle
 from roofline.report import compare as comparing
 
@@ -81,6 +82,7 @@ def _bench(options: argparse.Namespace) -> int:
     words, _ = roofline_pytest.joined(options.words)
     paths = [word.partition("::")[0] for word in words if not word.startswith("-")]
     has_tests = any(Path(path).exists() for path in paths)
+    os.environ[BENCH] = "python3 -m roofline" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
     roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests)
 
 

@@ -5,6 +5,9 @@ import re
 
 from roofline.theory.words import nearest, number
 
+BENCH = "ROOFLINE_BENCH"
+"""Environment variable: the words before `bench`, where a run was begun by `roofline bench`."""
+
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with bad input, with the nearest right word, and exits with code 2."""

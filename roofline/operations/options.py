@@ -1,5 +1,6 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
+import os
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.host.arguments import count, fraction, positive
+from roofline.host.arguments import BENCH, count, fraction, positive
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
@@ -308,7 +309,10 @@ def code_of(options: Options) -> list[str]:
 def way_on(folder: Path, options: Options) -> str:
     """The command that goes on with the run in `folder`, for a shell."""
     starter = ["torchrun", f"--nproc-per-node={options.world}"] if options.world > 1 else ["python3"]
-    return shlex.join([*starter, "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)])
+    words = [*starter, "-m", "pytest", "--benchmark-only"]
+    if began := os.environ.get(BENCH):
+        words = [*shlex.split(began), "bench"]
+    return shlex.join([*words, f"--ffn-resume={folder}", *code_of(options)])
 
 
 def as_values(options: Options) -> dict:

@@ -241,10 +241,21 @@ def pytest_collection_finish(session):
     state = config.stash[STATE]
     try:
         _select(session, state)
+        if config.option.benchmark_compare_fail:
+            _require_saved(config._benchmarksession)
         if state.planned and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
+
+
+def _require_saved(benchmarks) -> None:
+    """Refuse a comparison that ends in failure after all is measured. Raises ValueError."""
+    if not benchmarks.compare:
+        raise ValueError("--benchmark-compare-fail needs --benchmark-compare; name a saved run by it")
+    which = [] if benchmarks.compare is True else [benchmarks.compare]
+    if not benchmarks.storage.query(*which):
+        raise ValueError(f"--benchmark-compare: {benchmarks.storage} has no such run; save one by --benchmark-autosave")
 
 
 def _select(session, state: Session) -> None:

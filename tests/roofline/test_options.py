@@ -11,6 +11,8 @@ from chosen_options import options
 
 import roofline_pytest
 from roofline import operations
+from roofline.commands.cli import main
+from roofline.host.arguments import BENCH
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import (
@@ -23,6 +25,7 @@ from roofline.operations.options import (
     code_of,
     resumed,
     values_given,
+    way_on,
 )  # fmt: skip
 from roofline.protocol.messages import Step
 from roofline.pytest_plugin.command_line import refuse_selection
@@ -51,6 +54,17 @@ def test_defaults_of_a_device():
     assert (gpu.tp, gpu.results) == ((1, 8), Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 36
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
+
+
+def test_the_way_on_is_the_way_that_was_come(monkeypatch):
+    monkeypatch.setattr(roofline_pytest, "begin", lambda *given: None)
+    monkeypatch.setenv(BENCH, "")
+    chosen = replace(options(), contenders=("torch",))
+    assert way_on(Path("run"), chosen).startswith("python3 -m pytest --benchmark-only --ffn-resume=run")
+    for program, words in (("/my own/roofline", "'/my own/roofline'"), ("roofline/__main__.py", "python3 -m roofline")):
+        monkeypatch.setattr("sys.argv", [program])
+        main(["bench"])
+        assert way_on(Path("run"), chosen).startswith(f"{words} bench --ffn-resume=run")
 
 
 def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
