@@ -204,7 +204,7 @@ def _notes(record: dict, shape: Shape) -> str:
     late = record["late"]
     off_pace = record.get("link_off_pace")
     gather = shape.facts.get("gather")
-    notes = ["measured apart"] if shape.apart else []
+    notes = ["measured apart"] * bool(shape.apart) + ["cache warm"] * shape.cache.startswith("warm")
     if record["throttled"]:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:

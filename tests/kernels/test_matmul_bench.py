@@ -43,6 +43,14 @@ def right(x, w, out):
     return torch.mm(x, w.T, out=out)
 
 
+def test_a_tiny_shape_has_a_bounded_number_of_sets_and_says_that_they_stay_in_the_cache(monkeypatch):
+    monkeypatch.setattr(matmul, "MOST_SETS", 7)
+    prepared = prepare(case=Matmul("4,4", "up", 1, 1, "fp32"))
+    assert [*prepared.entrants] == ["torch", "numpy"]
+    assert len(prepared.inputs.sets) == 7
+    assert prepared.cache.startswith("warm: 7 sets of operands in rotation")
+
+
 def wrong_in_one_tile(x, w, out):
     right(x, w, out)[64:96, 128:160] += 1
     return out
