@@ -93,7 +93,7 @@ def test_its_runner_finds_what_it_asks_of_ranks(example):
 def test_who_starts_it_otherwise_is_told_the_way_out(example, monkeypatch, world):
     """In one process; and under torchrun, where its file does not say that it is between ranks."""
     declared = SimpleNamespace(
-        name="gradient_all_reduce", planner=example.Planner, between_ranks=world == 1, why_not=example.why_not
+        name="gradient_all_reduce", planner=example.Planner, between_ranks=world == 1, lacking=example.why_not
     )
     monkeypatch.setitem(operations.OPERATIONS, declared.name, declared)
     options = SimpleNamespace(world=world, timed=True, operations=("mine.py",), model="96,96")
