@@ -33,10 +33,7 @@ from roofline.operations.ffn import Ffn
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks
-from roofline.worker.clocks import Call
-from roofline.worker.prepared import Broken
-from roofline.worker.ranks import LATE_S, Ranks, RanksCpuClock
-from roofline.worker.rounds import CallError
+from roofline.worker.ranks import LATE_S, Ranks
 
 CALLS = 2
 BARRIER_LATE_S = 0.1
@@ -88,27 +85,8 @@ def on_one_core(rank, of_a_rank, *about):
     of_a_rank(rank, *about)
 
 
-def turns(rank, ranks, path):
-    """The sample is the slowest rank's time. Whose call raises is out of step, and nobody else."""
-    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
-    clock, link = RanksCpuClock(world), Gloo(world)
-    case = Gather(rank, ranks, alone=False)
-
-    def arm():
-        assert torch.equal(case.arms["serial"](case.operands, link), case.expected("serial"))
-
-    with clock.ranks.in_step():
-        times = clock.turn([Call(lambda: None), Call(arm, is_long=True)])
-    of_ranks = [[of_call[f"rank{number}_s"] for number in range(ranks)] for of_call in clock.readings]
-    assert times == [max(times_s) for times_s in of_ranks]
-    with pytest.raises(Broken) as raised, clock.ranks.in_step():
-        raise CallError("arm") from KeyError("gone")
-    name, rejection = raised.value.args
-    assert (name, rejection.reason.partition(":")[0]) == ("arm", "KeyError")
-
-
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("of_a_rank", [arms_are_exact, layers_are_checked, turns])
+@pytest.mark.parametrize("of_a_rank", [arms_are_exact, layers_are_checked])
 def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")
 
