@@ -1,5 +1,5 @@
 """The arms over a paced link: right for every rank, on data that is late, stale or poisoned; parts are sent once they
-are computed, and added in order. Over real ranks: test_group_links; over a GPU's links: test_loads, and the machine."""
+are computed, and added in order. Over real ranks: test_ranks_links; over a GPU's links: test_loads, and the machine."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time. How it
-is dealt to the SMs: test_stream_k.py. Its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
+"""The matmul for few rows: right for every number of rows, to the same bits each time. How it is dealt to the SMs:
+test_stream_k.py. However K is split, its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
 import math
 from dataclasses import replace
@@ -40,14 +40,6 @@ def small(m: int, split: int = 0) -> Config:
 def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
     case = operands(m, **RAGGED, dtype=dtype)
     case.verify(decode.matmul(case.x, case.w, case.out))
-
-
-@pytest.mark.parametrize(("n", "k"), [RAGGED.values(), (40, 800)])
-def test_right_however_steps_are_dealt(n, k, operands, programs):
-    for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than runs
-        programs(count)
-        case = operands(33, n, k, dtype=torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, config=small(33, split=2)))
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):
