@@ -197,6 +197,14 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     assert cut.ideal_s(0.1, t_comm_s) == pytest.approx(cut.end_s(0.1, t_comm_s), rel=2e-3)
 
 
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
+def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs, ranks, gemm, comm):
+    grid = Grid(rows, columns)
+    table = schedule.chunk_outer(grid, programs, ranks)
+    end_s = end_s_of(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
+    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
+
+
 def test_no_two_arms_look_alike():
     for looks in zip(*(arm.look for arm in ARMS.values()), strict=True):
         assert len({*looks}) == len(ARMS)
