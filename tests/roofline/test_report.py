@@ -1,13 +1,12 @@
 """Reports from saved data: tables, ceilings, plots, and what is said where something was not measured."""
 
 import csv
-import json
 import math
 from itertools import chain
 
 import pandas
 import pytest
-from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
+from made_up_run import HEAD, LINES, ceiling, lines_with_probe, save, shape
 
 import roofline
 from roofline.analysis.fields import GROUPS
@@ -18,8 +17,6 @@ from roofline.operations.matmul import Matmul
 from roofline.report import findings as findings_module
 from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
-from roofline.report.plots.memory_roofline import finding
-from roofline.report.write import ceilings
 from roofline.store import journal
 
 
@@ -36,31 +33,6 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(loaded, ceilings):
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
     assert tables.terminal(tables.texts(rows, throughput.COLUMNS))
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
-
-
-def table_by_tokens(run):
-    return throughput.tokens_table(roofline.by_tokens(run)).to_dict("records")
-
-
-def dispatching(m, dispatched, layer="up"):
-    """Lines of a shape on which `tiled`, tuned for it, takes twice the baseline's time, and `other` half."""
-    about, *rounds = shape(m, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6}, dispatched=dispatched)
-    about["entrants"]["tiled"]["tuned"] = True
-    about["entrants"]["other"]["tuned"] = False
-    return [json.loads(json.dumps(line).replace("-up-", f"-{layer}-")) for line in (about, *rounds)]
-
-
-def test_what_the_dispatcher_takes_stands_beside_the_fastest(folder):
-    """On one of two shapes of M = 16 it was measured, on the only one of 64 it was not."""
-    lines = [*dispatching(16, "tiled"), *dispatching(16, "decode", "down"), *dispatching(64, "decode")]
-    run = journal.load(save(folder, [*LINES[:5], *lines, END]))
-    few, more = table_by_tokens(run)
-    assert few["fastest beside it"] == more["fastest beside it"] == "other"
-    assert few["dispatched [95 %]"] == "0.500 tiled (1 tuned), 1 shapes"
-    assert more["dispatched [95 %]"] == "unmeasured"
-    records = {record["case"]: record["notes"] for record in records_of(run)}
-    assert {case.rpartition("-")[2] for case, text in records.items() if text == "tuned on this shape"} == {"tiled"}
-    assert "*Dispatched* is what `kernels.matmul` takes" in throughput.brief(run, frame(run)).about
 
 
 def test_speed_by_tokens_is_a_frame_and_csv_prints_it(folder, capsys):
@@ -92,17 +64,6 @@ def with_libraries(folder, times):
     return journal.load(save(folder, [*LINES[:5], about, *rounds]))
 
 
-def test_libraries_have_columns_of_their_own_and_beat_nobody(folder):
-    run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
-    (row,) = table_by_tokens(run)
-    assert (row["fastest beside it"], row["in turns [95 %]"]) == ("tiled", "0.500")
-    assert (row["cublas_again [95 %]"], row["lt [95 %]"]) == ("1.053", "2.000")
-    assert "dispatched [95 %]" not in row
-    assert finding(frame(run)).startswith("tiled is 0.50 x as fast as cublas")
-    (slower,) = [text for text in findings(run, frame(run)) if text.startswith(("slower", "faster"))]
-    assert slower.startswith("slower: matmul: tiled on 1 of 1 shapes")
-
-
 def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
     run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 2e-6})
     assert not [text for text in findings(run, frame(run)) if text.startswith("unequal")]
@@ -121,15 +82,6 @@ def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_now
     table = tables.written(rows)
     assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "", "b       3"]
     assert "" not in tables.terminal(table.iloc[1:])
-
-
-def test_ceilings_show_interval_datasheet_and_what_an_empty_call_takes(folder):
-    run = journal.load(folder)
-    lines = ceilings(run)
-    assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up, alone); datasheet: 989 TFLOP/s" in lines
-    assert "read: 4000 [3960, 4040] GB/s measured (made up, alone); datasheet: 4800 GB/s" in lines
-    run.metadata["machine"]["empty_call_s"] = 0.9e-6
-    assert ceilings(run) == [*lines, "an empty call takes 0.9 us: that much is in every sample"]
 
 
 @pytest.mark.parametrize(
