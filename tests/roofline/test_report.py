@@ -6,7 +6,7 @@ from itertools import chain
 
 import pandas
 import pytest
-from made_up_run import HEAD, LINES, ceiling, lines_with_probe, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
 
 import roofline
 from roofline.analysis.fields import GROUPS
@@ -18,6 +18,8 @@ from roofline.report import findings as findings_module
 from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.store import journal
+
+FAST = {"cublas": 2e-6, "tiled": 4e-6}
 
 
 @pytest.fixture
@@ -33,6 +35,12 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(loaded, ceilings):
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
     assert tables.terminal(tables.texts(rows, throughput.COLUMNS))
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
+
+
+def test_where_the_dispatchers_choice_was_not_measured_the_table_says_so(loaded):
+    lines = [line for m, name in ((16, "tiled"), (64, "decode")) for line in shape(m, FAST, dispatched=name)]
+    table = throughput.tokens_table(roofline.by_tokens(loaded([*LINES[:5], *lines, END])))
+    assert table["dispatched [95 %]"].tolist() == ["0.500 tiled", "unmeasured"]
 
 
 def test_speed_by_tokens_is_a_frame_and_csv_prints_it(folder, capsys):
