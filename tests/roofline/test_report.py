@@ -6,14 +6,12 @@ from itertools import chain
 
 import pandas
 import pytest
-from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
 import roofline
 from roofline.analysis.fields import GROUPS
-from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame, records_of
 from roofline.commands.cli import main
-from roofline.operations.matmul import Matmul
 from roofline.report import findings as findings_module
 from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
@@ -90,29 +88,6 @@ def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_now
     table = tables.written(rows)
     assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "", "b       3"]
     assert "" not in tables.terminal(table.iloc[1:])
-
-
-@pytest.mark.parametrize(
-    ("slow_probe", "fast_contender", "ceiling", "by"),
-    [
-        (210e12, 660e12, 750e12, "made up, alone"),
-        (600e12, 800e12, 800e12, "matmul-1024x1024-up-tp1-m4096-bf16-tiled"),
-        (770e12, 660e12, 770e12, "torch, beside matmul-1024x1024-up-tp1-m64-bf16"),
-    ],
-)
-def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(loaded, slow_probe, fast_contender, ceiling, by):
-    flop = 2 * 4096 * 1024**2
-    slow = lines_with_probe(64, {"cublas": flop / 64 / 200e12}, 1e9 / slow_probe)
-    slow[0]["entrants"]["probe matmul"]["config"] = "torch"
-    fast = lines_with_probe(4096, {"cublas": flop / 500e12, "tiled": flop / fast_contender}, 1e9 / 600e12)
-    run = loaded([*LINES[:5], *slow, *fast])
-    (matmul,) = (roof for roof in ceilings_of(run) if roof.kind == "matmul")
-    assert (matmul.value, matmul.by) == (pytest.approx(ceiling), by)
-    read = 4e12 * Matmul("1024x1024", "up", 1, 64, "bf16").work.device_intensity  # 228e12, by the run's ceiling
-    shares = [200e12 / min(slow_probe, read), 500 / 600, fast_contender / 600e12]  # of the probe in the same rounds
-    assert [record["of_roof"] for record in records_of(run)] == pytest.approx(shares)
-    assert records_of(run)[0].get("roof_probe") == ("torch" if slow_probe < read else None)
-    assert not any(record["above_roof"] for record in records_of(run))
 
 
 def memory_roofline(folder, lines):
