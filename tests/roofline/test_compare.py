@@ -80,20 +80,6 @@ def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
     assert "SLOWER tiled in the mean over 28 cases, speed 0.9" in out
 
 
-def test_change_by_hand():
-    base, new = [Spread(0.0, 0.0004, 4)], [Spread(0.1, 0.0002, 4)]
-    single = change(base, new)
-    variance = 0.0003 + changes.BETWEEN_RUNS**2
-    welch = (0.0003 * 2) ** 2 / (0.0004**2 / 4 + 0.0002**2 / 4)  # of the processes alone
-    freedom = min(changes.KNOWN, welch * (variance / 0.0003) ** 2)
-    assert (single.value, single.error) == pytest.approx((0.1, math.sqrt(2 * variance)))
-    assert single.freedom == int(freedom)
-    apart = change([*base, Spread(0.2, 0.0004, 4)], [*new, Spread(0.1, 0.0002, 4)])
-    assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
-    quiet = change(base * 10, new * 10)
-    assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
-
-
 CASES, PROCESSES, PASSES = 28, 5, 6
 
 
