@@ -95,14 +95,14 @@ def draw_spreads(rng, runs, between_runs):
 
 
 @pytest.mark.parametrize(
-    ("runs", "between_runs", "planted"),
+    ("runs", "between_runs", "planted", "at_least"),
     [
-        (1, 0.014, 0.1),
-        (5, 0.0, 0.05),
-        (5, 0.028, 0.1),  # a machine twice as restless as is known: then several runs tell
+        *((1, between, 0.1, 0.95) for between in (0.0, 0.014)),
+        *((5, between, 0.05, 0.9) for between in (0.0, 0.014)),
+        (5, 0.028, 0.1, 0.95),  # a machine twice as restless as is known: then several runs tell
     ],
 )
-def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted):
+def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted, at_least):
     """A change hits all cases: intervals hold the truth, equal runs seldom differ, and a planted change is seen."""
     rng = np.random.default_rng(3)
     equal, held, seen = [], [], []
@@ -113,9 +113,13 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
         held += [c.interval().low <= 1 <= c.interval().high for c in changes]
         slower = [replace(c, value=c.value - math.log1p(planted)) for c in changes]
         seen += [verdict == SLOWER for verdict in verdicts(slower)]
-    assert np.mean(held) >= 0.9
-    assert equal.count(FASTER) + equal.count(SLOWER) <= 0.01 * len(equal)
-    assert np.mean(seen) >= 0.9
+    false, covered, share = 1 - (equal.count(SAME) + equal.count(UNDECIDED)) / len(equal), np.mean(held), np.mean(seen)
+    print(
+        f"{runs} a side, {between_runs:.1%}: covered {covered:.3f}, false {false:.4f}, {planted:.0%} seen {share:.3f}"
+    )
+    assert covered >= (0.93 if between_runs <= 0.014 else 0.9)
+    assert false <= 0.01
+    assert share >= at_least
 
 
 def draw_times(rng, seconds, rounds=100, spread=0.02):
