@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from account_settings import EXERCISE, H100, D, F, ask, h100, v5p
 
-from roofline.account.communication_bound import bound, collectives, forward, least_d_ff
+from roofline.account.communication_bound import bound, forward, least_d_ff
 
 WEIGHTS = 4 * D * F
 """Bytes of a block's weights in bf16; also the FLOP of a token in it."""
@@ -61,19 +61,6 @@ def test_rounding_does_not_decide_at_the_bound(tokens):
     times = forward(replace(EXERCISE, tokens=tokens, gathered_weight_bytes=2 * tokens / 22000))
     assert times.link_s == pytest.approx(times.math_s)
     assert not times.chips_wait
-
-
-def test_terms_as_listed_by_hand():
-    question = h100({"fsdp": 128, "tp": 8})
-    terms = [(term.name, term.slowest.fabric, term.fixed_bytes, term.bytes_per_token) for term in collectives(question)]
-    assert terms == [
-        ("gather weights", "network", WEIGHTS / 8, 0),
-        ("gather activations", "node", 0, 2 * D / 128),
-        ("scatter partial sums", "node", 0, 2 * D / 128),
-    ]
-    gated = replace(question, gathers=4, model=replace(question.model, matrices=3))
-    assert (gated.flop_per_token, collectives(gated)[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 4 * 1.5 * WEIGHTS / 8)
-    assert collectives(gated)[1].bytes_per_token == 2 * D / 128
 
 
 @pytest.mark.parametrize(

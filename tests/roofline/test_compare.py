@@ -80,20 +80,6 @@ def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
     assert "SLOWER tiled in the mean over 28 cases, speed 0.9" in out
 
 
-def test_change_by_hand():
-    base, new = [Change(0.0, math.sqrt(0.0004), 4)], [Change(0.1, math.sqrt(0.0002), 4)]
-    single = change(base, new)
-    variance = 0.0003 + changes.BETWEEN_RUNS**2
-    welch = (0.0003 * 2) ** 2 / (0.0004**2 / 4 + 0.0002**2 / 4)  # of the processes alone
-    freedom = min(changes.KNOWN, welch * (variance / 0.0003) ** 2)
-    assert (single.value, single.error) == pytest.approx((0.1, math.sqrt(2 * variance)))
-    assert single.freedom == int(freedom)
-    apart = change([*base, Change(0.2, math.sqrt(0.0004), 4)], [*new, Change(0.1, math.sqrt(0.0002), 4)])
-    assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
-    quiet = change(base * 10, new * 10)
-    assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
-
-
 CASES, PROCESSES, PASSES = 28, 5, 6
 
 
@@ -109,14 +95,14 @@ def draw_spreads(rng, runs, between_runs):
 
 
 @pytest.mark.parametrize(
-    ("runs", "between_runs", "planted"),
+    ("runs", "between_runs", "planted", "at_least"),
     [
-        (1, 0.014, 0.1),
-        (5, 0.0, 0.05),
-        (5, 0.028, 0.1),  # a machine twice as restless as is known: then several runs tell
+        *((1, between, 0.1, 0.95) for between in (0.0, 0.014)),
+        *((5, between, 0.05, 0.9) for between in (0.0, 0.014)),
+        (5, 0.028, 0.1, 0.95),  # a machine twice as restless as is known: then several runs tell
     ],
 )
-def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted):
+def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted, at_least):
     """A change hits all cases: intervals hold the truth, equal runs seldom differ, and a planted change is seen."""
     rng = np.random.default_rng(3)
     equal, held, seen = [], [], []
@@ -127,9 +113,13 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
         held += [c.interval().low <= 1 <= c.interval().high for c in changes]
         slower = [replace(c, value=c.value - math.log1p(planted)) for c in changes]
         seen += [verdict == SLOWER for verdict in verdicts(slower)]
-    assert np.mean(held) >= 0.9
-    assert equal.count(FASTER) + equal.count(SLOWER) <= 0.01 * len(equal)
-    assert np.mean(seen) >= 0.9
+    false, covered, share = 1 - (equal.count(SAME) + equal.count(UNDECIDED)) / len(equal), np.mean(held), np.mean(seen)
+    print(
+        f"{runs} a side, {between_runs:.1%}: covered {covered:.3f}, false {false:.4f}, {planted:.0%} seen {share:.3f}"
+    )
+    assert covered >= (0.93 if between_runs <= 0.014 else 0.9)
+    assert false <= 0.01
+    assert share >= at_least
 
 
 def draw_times(rng, seconds, rounds=100, spread=0.02):

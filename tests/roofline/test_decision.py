@@ -20,19 +20,24 @@ SPREADS = (
 )
 """Standard deviations of a ratio's logarithm from process to process: numpy's beside torch, in 28 matmuls of the
 committed runs of 2026-11-24."""
+WITHIN = 0.8
+"""Of their variance, what rounds of the same process differ by: it falls with the time of a visit. An assumption."""
 BEGIN_S, VISIT_S = 4.0, 0.8
 """What a process takes before it measures, and for a shape."""
+
+
+SLOWDOWN = -math.log(1.05)
 
 
 def is_open(decision):
     return decision.verdict == UNDECIDED and decision.looks < len(LOOKS)
 
 
-def made_up_run(rng, times):
-    """Decisions on equal contenders: processes go on until all is decided, or for so many times the plan."""
+def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
+    """Return the decisions of a run: processes go on until all is decided, or for so many times the plan."""
     most = max(levels(PLANNED))
-    values = np.exp(np.array(SPREADS)[:, None] * rng.normal(size=(len(SPREADS), most)))
-    decisions, left_s, cost_s = [], (times - 1) * PLANNED * (BEGIN_S + VISIT_S * len(SPREADS)), 0.0
+    values = np.exp(np.array(slowdowns)[:, None] + np.array(spreads)[:, None] * rng.normal(size=(len(spreads), most)))
+    decisions, left_s, cost_s = [], (times - 1) * PLANNED * (BEGIN_S + VISIT_S * len(spreads)), 0.0
     for processes in range(PLANNED, most + 1):
         if processes > PLANNED:
             cost_s = BEGIN_S + VISIT_S * sum(map(is_open, decisions))
@@ -45,11 +50,23 @@ def made_up_run(rng, times):
 
 @pytest.mark.parametrize(("times", "at_least"), [(2, 0.75), (MOST_TIMES, 0.95)])
 def test_equal_contenders_get_no_false_verdict_and_most_are_decided(times, at_least):
-    rng = np.random.default_rng(0)
-    verdicts = Counter(decision.verdict for _ in range(6) for decision in made_up_run(rng, times))
+    rng, equal = np.random.default_rng(0), [0.0] * len(SPREADS)
+    verdicts = Counter(d.verdict for _ in range(6) for d in made_up_run(rng, SPREADS, equal, times))
     decided = verdicts.total() - verdicts[UNDECIDED]
     assert decided >= at_least * verdicts.total()
     assert decided - verdicts[SAME] <= 0.01 * decided
+
+
+@pytest.mark.parametrize(("seconds", "at_least"), [(1, 0.8), (2, 0.9)])
+def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
+    """At the default --ffn-max-seconds in most shapes, at twice as much in nearly all: of every fourth one."""
+    rng = np.random.default_rng(0)
+    spreads = [spread * math.sqrt(1 - WITHIN + WITHIN / seconds) for spread in SPREADS]
+    verdicts = Counter()
+    for place in range(1, len(spreads), 4):
+        slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
+        verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
+    assert verdicts[SLOWER] >= at_least * verdicts.total()
 
 
 @pytest.mark.parametrize("planned", [LEAST, PLANNED, 11])

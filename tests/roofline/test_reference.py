@@ -122,6 +122,11 @@ def test_records_have_the_declared_fields_and_no_others(name):
     assert len(FIELDS) == len(GROUPS["every"]) + len(GROUPS["wire"])
 
 
+def test_an_arm_may_have_more_copiers_than_others():
+    records = records_of(load_committed("nvidia-h100-80gb-hbm3-2026-11-26-3"))
+    assert {record["copier_programs"] for record in records if record["contender"] == "signalled"} == {132}
+
+
 def test_each_field_is_written_by_a_format_that_takes_its_ends():
     for field in FIELDS.values():
         assert field.format in FORMATS or (field.format in WITH_ENDS and len(field.ends) == 2), field.name

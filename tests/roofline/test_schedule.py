@@ -165,22 +165,6 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
         assert end_s <= (gemm + comm) * (1 + 1e-9)
 
 
-@given(st.integers(2, 16), times, times)
-def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between(ranks, gemm, comm):
-    layer, chained, half = (
-        OverlapPlan(f"{arm}_launches", Grid(1, 1), 1, ranks) for arm in ("layer", "chained", "block")
-    )
-    layer_s, chained_s = (plan.end_s(gemm, comm) for plan in (layer, chained))
-    assert layer_s == pytest.approx(2 * half.end_s(gemm / 2, comm / 2))
-    # Forwards: all rows, then each part when it is computed and the one before is gone.
-    piece_s, now_s, sent_s = comm / (ranks - 1) / 2, gemm / ranks / 2, comm / 2
-    for rank in range(1, ranks):
-        now_s = max(now_s, rank * piece_s) + gemm / ranks
-        sent_s = max(now_s, sent_s) + piece_s
-    assert chained_s == pytest.approx(max(now_s + gemm / ranks / 2, sent_s))
-    assert chained_s <= layer_s * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("t_comm_s", [0.3, 2.5])
 @pytest.mark.parametrize("arm", arms_of("all_gather_matmul", gpu=True))
 def test_planned_arm_has_the_row_blocks_that_end_first(arm, t_comm_s):
@@ -195,6 +179,14 @@ def test_planned_arm_has_the_row_blocks_that_end_first(arm, t_comm_s):
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     cut = OverlapPlan(arm, Grid(16, 5), 12, 4, 4 if ARMS[arm].by_block else 1)
     assert cut.ideal_s(0.1, t_comm_s) == pytest.approx(cut.end_s(0.1, t_comm_s), rel=2e-3)
+
+
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
+def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs, ranks, gemm, comm):
+    grid = Grid(rows, columns)
+    table = schedule.chunk_outer(grid, programs, ranks)
+    end_s = end_s_of(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
+    assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
 
 
 def test_no_two_arms_look_alike():
