@@ -202,5 +202,3 @@ def _roof_of_few(axes, roof: Roof, rows) -> None:
     intensity = rows.groupby("x")["device_intensity"].median()
     ys = [roof.at(flop_per_byte) / flop_per_byte / 1e9 for flop_per_byte in intensity]
     axes.plot(intensity.index, ys, color=DARK, linewidth=2)
-    read = rate_text(roof.read_bytes_per_s / 1e9)
-    theme.note(axes, f"measured: {read} GB/s", (intensity.index[0], ys[0]), (4, 4), va="bottom")

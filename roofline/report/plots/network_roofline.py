@@ -94,11 +94,11 @@ def _scales(every_axes, valid) -> None:
         fontsize=9,
         color=GREY,
     )
-    every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
+    every_axes[-1].set_xlabel("T_gemm / T_comm: below 1 the wire sets the pace, above it the matmul")
 
 
 def _bounds(axes) -> None:
-    """The roof, the bound of what runs one after the other, and the sides of the threshold."""
+    """The roof, the bound of what runs one after the other, and the threshold."""
     xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
     ideal = "ideal: only the longer of matmul and wire"
     axes.plot(
@@ -117,9 +117,6 @@ def _bounds(axes) -> None:
         label="both, one after the other",
     )
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
-    look = {"of": ("data", "axes fraction"), "color": GREY, "fontsize": 8.5, "va": "top"}
-    theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", **look)
-    theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", **look)
     axes.set_ylabel("share of the lone matmul's speed")
 
 

@@ -85,7 +85,6 @@ def _draw_row(axes, y: float, height: float, arms, drawn, looks: dict) -> str:
     first = next(arms.itertuples())
     both = (first.t_gemm_s + first.t_comm_s) / first.ideal_s
     axes.barh(y, both - 1, height, left=1, color=BAND, alpha=0.5 if first.void else 1)
-    axes.vlines(both, y - height / 2, y + height / 2, DARK, linewidth=1.5)
     if first.void:
         _word(axes, y, style.void_text(first), color=GREY)
     hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()  # a void one has none

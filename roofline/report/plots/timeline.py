@@ -188,12 +188,8 @@ def _draw(axes, row, of_shape: dict[str, dict]) -> None:
         colours = COLOURS | theme.colours(units, PALETTE)
         _bars(axes, link_y, link_blocks(timeline), colours)
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
-    above = 3
-    for text, mark_s in marks_s.items():
+    for mark_s in marks_s.values():
         axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-        words = f"{text}: {time_text(mark_s)}"
-        theme.note(axes, words, (mark_s, 1), (0, above), ("data", "axes fraction"), ha="right", va="bottom")
-        above += 12
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -205,7 +201,7 @@ def _marks_s(row) -> dict[str, float]:
     if not row.timed:
         return {}
     longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
-    return {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
+    return {longer: row.ideal_s, "T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
 
 
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
@@ -230,7 +226,10 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
     lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
     if lost:
         below.append(f"no timeline of {', '.join(lost)}")
+    marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
+    if marks:
+        below.append(f"dashed: {', and '.join(marks)}")
     title = f"{row.op}, {style.label(row, frame)}, wire {row.wire}"
     if row.timed:
         title += f", T_gemm / T_comm = {row.ratio:.2f}"
-    axes.set_title("\n".join([title, *below]), pad=34)
+    axes.set_title("\n".join([title, *below]))
