@@ -188,13 +188,12 @@ def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(rows["x"].unique())
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
     axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
     axes.set_title("few rows: bytes, each once, over time")
     _points(axes, rows, "-")
     if "measured" in roofs:
         _roof_of_few(axes, roofs["measured"], rows)
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    axes.set_ylim(bottom=0)
 
 
 def _roof_of_few(axes, roof: Roof, rows) -> None:

@@ -35,9 +35,7 @@ def overlap(frame):
     looks = style.styles(drawn["contender"])
     figure = theme.new(11, AROUND_IN)
     axes = figure.add_subplot()
-    left = min(0.95, 0.97 * drawn["over_low"].min())
-    right = max(2.0, drawn["over_high"].max()) * 1.03
-    axes.set_xlim(left, right)
+    axes.use_sticky_edges = False
     axes.axvline(1, color=DARK, linewidth=2)
     rows = []
     words = {HEADERS: "shape, wire, T_gemm / T_comm"}

@@ -223,9 +223,6 @@ def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
     if run.shape_of(row.shape, row.contender).requested_by_round:
         link += "; an arm's own round has its own pace"
     below = [link, NUMBERS]
-    lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
-    if lost:
-        below.append(f"no timeline of {', '.join(lost)}")
     marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
     if marks:
         below.append(f"dashed: {', and '.join(marks)}")
