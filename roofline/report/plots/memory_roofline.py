@@ -3,11 +3,13 @@ bytes/s of few rows, which a roofline hides."""
 
 import numpy as np
 
+from roofline.analysis.tokens import compared
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
-from roofline.report.format import flops_text, percent_text, rate_text
+from roofline.report.format import flops_text, rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.throughput import summary
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import Roof
@@ -90,22 +92,12 @@ def _few(rows, roofs: dict[str, Roof]):
 
 
 def finding(cases) -> str:
-    """The contender of the best geometric mean beside the baseline, and its fraction of the roof at its most rows."""
-    is_rival = cases["rival"].eq(True).fillna(False)
-    others = cases[is_rival & cases["ratio_to_baseline"].notna()]
-    means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
-    name = cases["contender"].iloc[0]
-    text = f"FLOP/s of {name}"
-    if len(means):
-        name = means.idxmax()
-        rows = others[others["contender"] == name]
-        baseline = rows["baseline"].iloc[0]
-        text = f"{name} is {means[name]:.2f} x as fast as {baseline} in the geometric mean over {len(rows)} shapes"
-    rows = cases[(cases["contender"] == name) & cases["of_roof"].notna()]
-    most = rows[rows["m"].eq(rows["m"].max()).fillna(False)]
-    if len(most):
-        fraction = percent_text(geometric_mean(most["of_roof"]))
-        text += f"; {fraction} of the roof at M = {most['m'].iloc[0]}"
+    """How fast the contender of the best geometric mean is beside the baseline."""
+    rivals = compared(cases[cases["rival"].eq(True).fillna(False)])
+    if rivals.empty:
+        return f"FLOP/s of {cases['contender'].iloc[0]}"
+    means = rivals.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
+    (text,) = summary(rivals[rivals["contender"] == means.idxmax()])
     return text
 
 

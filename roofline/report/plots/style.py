@@ -50,9 +50,8 @@ def styles(arms) -> dict[str, dict]:
     arms = list(dict.fromkeys(arms))
     looks = {}
     for name, arm in ARMS.items():
-        color, marker = arm.look
-        looks[name] = {"color": color, "marker": marker}
-        looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
+        look = dict(zip(("color", "marker"), arm.look, strict=True))
+        looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}
     looks |= theme.looks([arm for arm in arms if arm not in looks])
     return {arm: look for arm, look in looks.items() if arm in arms}
 
