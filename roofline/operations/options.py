@@ -19,6 +19,8 @@ from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
+DEVICES = ("auto", "cpu", "cuda")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -98,7 +100,7 @@ READERS = {
     "model": lambda text: parse_model(text).name,
     "layer": partial(one_of, ALL_LAYERS),
     "dtype": partial(one_of, ITEMSIZE),
-    "device": partial(one_of, ("auto", *contenders.DEVICES)),
+    "device": partial(one_of, DEVICES),
     "wire": lambda text: parse_wire(text).token,
     "wires": lambda text: wires_of(Path(text)),
     "contender": contenders.parse,
