@@ -133,7 +133,7 @@ def test_a_run_of_another_machine_is_not_counted(count, monkeypatch):
     code, _, error = count()
     assert code == 2
     assert "nothing was counted: " in error
-    assert error.endswith(": go back to what it was, or measure a new run\n")
+    assert error.endswith("ValueError: this machine has no NVIDIA GPU: take the one that the run was measured on\n")
 
 
 def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch, tmp_path):
