@@ -33,7 +33,6 @@ ASIDE = 1.035
 
 ROOFS = {"datasheet": {"color": GREY, "ls": "--", "lw": 1.3}, "measured": {"color": DARK, "lw": 2}}
 """Roofs, by their name in the `attrs` of a frame, and how each is drawn."""
-THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8, "ls": "none"}
 
 
 def memory_roofline(frame):
@@ -151,21 +150,19 @@ def _points(axes, cases, line: str = "none") -> None:
         look = {"lw": 0.6, "ls": "none" if split == MANY else line}
         look |= rows[["color", "marker"]].iloc[0].to_dict()
         theme.points(axes, rows["x"] * rows["aside"], rows["y"], look, yerr=style.interval(rows, "y"))
-    hot = cases[cases["throttled"].eq(True).fillna(False)]
-    axes.plot(hot["x"] * hot["aside"], hot["y"], zorder=3, **THROTTLED)
 
 
 def _legend(axes, rows) -> None:
-    """Roofs, colours of contenders, marks of splits, and what else the points are."""
+    """Roofs, colours of contenders, marks of splits, and how many cases had their clock held down."""
     look = {"ls": "none", "marker": "o", "color": GREY}
     for name, color in rows[["contender", "color"]].drop_duplicates("contender").to_numpy():
         axes.plot([], [], label=name, **look | {"color": color})
     for split, marker in rows[["split", "marker"]].drop_duplicates().to_numpy():
         if split:
             axes.plot([], [], label=split, **look | {"marker": marker})
-    if rows["throttled"].eq(True).any():
-        axes.plot([], [], label="throttled", **THROTTLED)
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
+    if hot := rows["throttled"].eq(True).sum():
+        title += f"; throttled in {hot} of {len(rows)}"
     axes.legend(loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
 
 
@@ -184,12 +181,7 @@ def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
     axes.set_title("few rows: bytes, each once, over time")
     _points(axes, rows, "-")
     if "measured" in roofs:
-        _roof_of_few(axes, roofs["measured"], rows)
+        intensity = rows.groupby("x")["device_intensity"].median()
+        bound = intensity.map(roofs["measured"].at) / intensity / 1e9
+        axes.plot(bound, color=DARK, linewidth=2)
     axes.set_ylim(bottom=0)
-
-
-def _roof_of_few(axes, roof: Roof, rows) -> None:
-    """The rate at which memory was read, less where the matmul takes longer than that."""
-    intensity = rows.groupby("x")["device_intensity"].median()
-    ys = [roof.at(flop_per_byte) / flop_per_byte / 1e9 for flop_per_byte in intensity]
-    axes.plot(intensity.index, ys, color=DARK, linewidth=2)

@@ -9,7 +9,6 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
@@ -154,10 +153,8 @@ def _titles(axes, rows, drawn, best) -> None:
 
 
 def _where(row) -> str:
-    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could be."""
+    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and over whom it gains less."""
     text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
-    if row.of_own_ideal > 0:
-        text += f", {percent_text(row.of_own_ideal)} of what its schedule allows"
     if row.gain_all_cores > 0:
         text += f", {row.gain_all_cores:.2f} x over serial on all cores"
     return text

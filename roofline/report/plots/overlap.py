@@ -69,7 +69,7 @@ def overlap(frame):
     axes.plot([], [], color=GREY, **OWN_IDEAL, label="own ideal: what its schedule allows")
     axes.fill_between([], [], color=BAND, label="what overlapping can hide")
     theme.legend(figure)
-    theme.lay_out(figure, w_pad=0.08)
+    theme.lay_out(figure)
     return figure
 
 

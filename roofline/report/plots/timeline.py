@@ -153,8 +153,8 @@ def timeline(run: Run):
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
         _draw(axes, row, of_shape)
-        _titles(axes, row, of_shape, run, cases)
-    theme.lay_out(figure, h_pad=0.1)
+        _titles(axes, row, cases)
+    theme.lay_out(figure)
     return figure
 
 
@@ -215,13 +215,11 @@ def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
             axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
 
 
-def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
+def _titles(axes, row, frame) -> None:
     """Which shape the panel is of, and what its colours and numbers mean."""
     link = style.link_text(frame[frame.index == row.Index])
     if row.void:
         link += f"; {style.void_text(row)}"
-    if run.shape_of(row.shape, row.contender).requested_by_round:
-        link += "; an arm's own round has its own pace"
     below = [link, NUMBERS]
     marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
     if marks:
