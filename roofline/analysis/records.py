@@ -17,10 +17,9 @@ from roofline.theory.wires import HOW
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ROOFS = {"throughput": memory_roof.fields, "overlap": overlap.fields}
-"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire."""
-NAMES = {"throughput": GROUPS["every"], "overlap": FIELDS}
-"""Analysis -> the fields that its records have."""
+ANALYSES = {"throughput": (memory_roof.fields, GROUPS["every"]), "overlap": (overlap.fields, FIELDS)}
+"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire; and the fields that its
+records have."""
 DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 TENSOR_PIPES = 4
@@ -42,16 +41,17 @@ def records_of(run: Run) -> list[dict]:
 def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
+    of_roof, names = ANALYSES[case.shape.analysis]
     measured = dict(  # two parts with a field in common are a TypeError
         **_case_fields(case),
         **_time_fields(case),
-        **ROOFS[case.shape.analysis](case),
+        **of_roof(case),
         **decision.fields(case),
         **_alone_fields(case),
         **_steady_fields(case),
         **_counted_fields(case),
     )
-    record = dict.fromkeys(NAMES[case.shape.analysis]) | _declared(case) | measured
+    record = dict.fromkeys(names) | _declared(case) | measured
     record["notes"] = _notes(record, case.shape)
     return record
 

@@ -30,16 +30,13 @@ MARKER_CYCLES = 1000
 
 def main(folder: Path, calls: Path, cases: list[str]) -> None:
     run = journal.load(folder)
+    require_same_machine(run.metadata)
+    options = options_of(run.metadata["options"])
     with calls.open("a") as file:
 
         def tell(**line) -> None:
             print(json.dumps(line), file=file, flush=True)
 
-        try:
-            require_same_machine(run.metadata)
-            options = options_of(run.metadata["options"])
-        except ValueError as error:
-            return tell(refused=str(error))
         runners = operations.Runners(replace(options, users=(), baseline=None))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")

@@ -53,15 +53,14 @@ class Gathering(Matmul):
     sharded: ClassVar[str]
     ranks: int = 8
     wire: str = "ridge"
-    of_layer = "up"
+    layers = ("up",)
+    """The layer that it is of."""
     dtypes = base.Case.dtypes
     form = "{model}-{layer}-p{ranks}-tp{tp}-m{m}-{dtype}-{wire}"
 
     def __post_init__(self):
         super().__post_init__()
         parse_wire(self.wire)
-        if self.layer != self.of_layer:
-            raise ValueError(f"layer {self.layer!r}: {self.op} is of the layer {self.of_layer}")
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
         if (size := getattr(self, self.sharded)) % self.ranks:
@@ -177,7 +176,7 @@ def cases_of(case: type[Gathering], parts: Parts, options) -> list:
         for part in parts(sweep, _middle_degree(balance, sweep, model, dtype)):
             for ranks, wire, tp, rows in product(*part):
                 token = balance if wire == BALANCE else wire
-                cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
+                cases.append(case(model, *case.layers, tp, rows, dtype, ranks, token))
     return list(dict.fromkeys(cases))  # the middle degree may be the greatest
 
 

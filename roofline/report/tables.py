@@ -110,18 +110,8 @@ def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str]) -> list[str]:
 
 
 def terminal(table: DataFrame) -> list[str]:
-    """Aligned lines; where rows share their first cell, with a blank one between groups of them."""
-    header, *body = aligned([list(table), *table.to_numpy()], sides(table))
-    firsts = list(table.iloc[:, 0])
-    has_groups = len({*firsts}) < len(firsts)
-    lines = [header]
-    before = None
-    for line, first in zip(body, firsts, strict=True):
-        if has_groups and before not in (None, first):
-            lines.append("")
-        lines.append(line)
-        before = first
-    return lines
+    """Aligned lines, the header first."""
+    return aligned([list(table), *table.to_numpy()], sides(table))
 
 
 def markdown(table: DataFrame, *, trusted: bool = False) -> str:

@@ -19,8 +19,8 @@ print("==PROF== Connected to process 4711", does.get("error", ""), sep="\\n", fi
 calls = pathlib.Path(launcher[4])
 if does.get("told"):
     calls.write_text("\\n".join(map(json.dumps, does["told"])))
-else:
-    subprocess.run(launcher, check=True)
+elif subprocess.run(launcher).returncode:
+    sys.exit(1)
 if "error" in does:
     sys.exit()
 table = csv.writer(log, quoting=csv.QUOTE_ALL)

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import stand_in
 from chosen_options import options
 from made_up_run import HEAD, LINES, lines_of, save, shape
 
@@ -108,7 +109,6 @@ def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fail
         ((), {"told": TOLD, "copied": 0.94}, "a copy that moves 2 GB was counted as 1.88 GB, which is off by more"),
         ((), {"told": TOLD, "error": DENIED}, "it takes root, in a container --cap-add=SYS_ADMIN, or the"),
         ((), {"told": TOLD, "error": BUSY}, "nothing was counted: ==ERROR== An error was reported by the driver"),
-        ((), {"told": [{"refused": "torch was 2.11, is 2.12: go back"}]}, "torch was 2.11, is 2.12: go back"),
         ((CASE.format(16, "decod") + "X",), {}, f"did you mean {CASE.format(16, 'decode')}?"),
     ],
 )  # fmt: skip
@@ -119,6 +119,14 @@ def test_what_cannot_be_counted_is_one_line_and_nothing_is_journalled(count, run
     assert message in error
     assert error.count("\n") == 1
     assert lines_in(run) == before
+
+
+def test_a_run_of_another_machine_is_not_counted(count, monkeypatch):
+    monkeypatch.setenv(stand_in.NAMED, "H200")
+    code, _, error = count()
+    assert code == 2
+    assert "nothing was counted: " in error
+    assert error.endswith("ValueError: this machine has no NVIDIA GPU: take the one that the run was measured on\n")
 
 
 def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch, tmp_path):

@@ -70,7 +70,7 @@ def test_words_on_a_figure_of_a_committed_run_touch_neither_points_nor_words(nam
     run = load_committed(PICTURED[0])
     figure = plots.timeline(run) if name == "timeline" else plots.FIGURES[name](frame(run))
     figure.draw_without_rendering()
-    assert len(boxes_of(figure)) >= 10
+    assert len(boxes_of(figure)) >= 9
     assert (touching_pairs(boxes_of(figure)), words_on_points(figure)) == ([], [])
 
 

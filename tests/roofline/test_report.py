@@ -32,7 +32,8 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(loaded, ceilings):
     assert rows[["roof_tflops", "of_roof"]].isna().all(axis=None)
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
     assert tables.terminal(tables.texts(rows, tables.TABLES["columns"]["throughput"]))
-    assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
+    (legend,) = (axes.get_legend() for axes in plots.memory_roofline(rows).axes[:1])
+    assert not [text for text in legend.get_texts() if "measured" in text.get_text()]
 
 
 def test_where_the_dispatchers_choice_was_not_measured_the_table_says_so(loaded):
@@ -72,6 +73,17 @@ def with_libraries(folder, times):
     return journal.load(save(folder, [*LINES[:5], about, *rounds]))
 
 
+def test_libraries_have_columns_of_their_own_and_beat_nobody(folder):
+    run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
+    (row,) = table_by_tokens(run)
+    assert (row["fastest beside it"], row["in turns [95 %]"]) == ("tiled", "0.500")
+    assert (row["cublas_again [95 %]"], row["lt [95 %]"]) == ("1.053", "2.000")
+    assert "dispatched [95 %]" not in row
+    assert finding(frame(run)).startswith("tiled: 0.500 of cublas's speed")
+    (slower,) = [text for text in findings(run, frame(run)) if text.startswith(("slower", "faster"))]
+    assert slower.startswith("slower: matmul: tiled on 1 of 1 shapes")
+
+
 def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
     run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 2e-6})
     assert not [text for text in findings(run, frame(run)) if text.startswith("unequal")]
@@ -85,11 +97,17 @@ def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
     assert not [*findings_module.unequal(rows)]  # one interval of twenty may miss
 
 
-def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
+def test_a_library_is_judged_where_nobody_else_is(folder):
+    run = with_libraries(folder, {"cublas": 2e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
+    (row,) = table_by_tokens(run)
+    assert (row["fastest beside it"], row["cublas_again [95 %]"]) == ("lt", "1.053")
+    assert "lt [95 %]" not in row
+
+
+def test_a_terminal_has_aligned_columns_and_an_empty_one_nowhere():
     rows = [{"shape": shape, "M": m, "notes": ""} for shape, m in (("a", "1"), ("a", "20"), ("b", "3"))]
     table = tables.written(rows)
-    assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "", "b       3"]
-    assert "" not in tables.terminal(table.iloc[1:])
+    assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "b       3"]
 
 
 def memory_roofline(folder, lines):
@@ -122,14 +140,17 @@ def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
     assert heights(few_rows) == pytest.approx(sorted(rates))
     roof = next(line for line in few_rows.get_lines() if line.get_linewidth() == 2)
     assert (roof.get_ydata()[0], roof.get_xdata()[-1]) == pytest.approx((4, 100))
-    assert "measured: 4.00 GB/s" in [text.get_text() for text in few_rows.texts]
 
 
 def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
     figure = memory_roofline(tmp_path, lines_of_cpu(4096, 8192))
-    finding = "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof"
+    finding = "tiled: 0.500 of cublas's speed in the geometric mean over 2 shapes"
     assert figure.get_suptitle().startswith(finding)
     assert len(figure.axes) == 1
+    alone = [*LINES[:5], *shape(16, {"cublas": 2 * 16 * 1024**2 / 32e12}, throttled=True)]
+    figure = memory_roofline(tmp_path, alone)
+    assert figure.get_suptitle().startswith("FLOP/s of cublas")
+    assert figure.axes[0].get_legend().get_title().get_text().endswith("; throttled in 1 of 1")
 
 
 def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_path, undrawn):

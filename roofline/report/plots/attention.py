@@ -49,8 +49,6 @@ def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: s
             power = np.diff(np.log(ys[-2:])) / np.diff(np.log(xs[-2:]))
             words += f": {power.item():.1f}"
         axes.plot(xs, ys, **looks[name], markersize=6, markeredgecolor="white", label=words)
-    axes.margins(x=0.25, y=0.1)
-    axes.autoscale_view()
     theme.plain_numbers(axes)
     axes.set_xticks(points["m"].unique())
     axes.legend(loc="upper left", frameon=False, fontsize=8.5)

@@ -3,11 +3,13 @@ bytes/s of few rows, which a roofline hides."""
 
 import numpy as np
 
+from roofline.analysis.tokens import compared
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
-from roofline.report.format import flops_text, percent_text, rate_text
+from roofline.report.format import flops_text, rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.throughput import summary
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import Roof
@@ -31,7 +33,6 @@ ASIDE = 1.035
 
 ROOFS = {"datasheet": {"color": GREY, "ls": "--", "lw": 1.3}, "measured": {"color": DARK, "lw": 2}}
 """Roofs, by their name in the `attrs` of a frame, and how each is drawn."""
-THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8, "ls": "none"}
 
 
 def memory_roofline(frame):
@@ -90,22 +91,12 @@ def _few(rows, roofs: dict[str, Roof]):
 
 
 def finding(cases) -> str:
-    """The contender of the best geometric mean beside the baseline, and its fraction of the roof at its most rows."""
-    is_rival = cases["rival"].eq(True).fillna(False)
-    others = cases[is_rival & cases["ratio_to_baseline"].notna()]
-    means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
-    name = cases["contender"].iloc[0]
-    text = f"FLOP/s of {name}"
-    if len(means):
-        name = means.idxmax()
-        rows = others[others["contender"] == name]
-        baseline = rows["baseline"].iloc[0]
-        text = f"{name} is {means[name]:.2f} x as fast as {baseline} in the geometric mean over {len(rows)} shapes"
-    rows = cases[(cases["contender"] == name) & cases["of_roof"].notna()]
-    most = rows[rows["m"].eq(rows["m"].max()).fillna(False)]
-    if len(most):
-        fraction = percent_text(geometric_mean(most["of_roof"]))
-        text += f"; {fraction} of the roof at M = {most['m'].iloc[0]}"
+    """How fast the contender of the best geometric mean is beside the baseline."""
+    rivals = compared(cases[cases["rival"].eq(True).fillna(False)])
+    if rivals.empty:
+        return f"FLOP/s of {cases['contender'].iloc[0]}"
+    means = rivals.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
+    (text,) = summary(rivals[rivals["contender"] == means.idxmax()])
     return text
 
 
@@ -159,21 +150,19 @@ def _points(axes, cases, line: str = "none") -> None:
         look = {"lw": 0.6, "ls": "none" if split == MANY else line}
         look |= rows[["color", "marker"]].iloc[0].to_dict()
         theme.points(axes, rows["x"] * rows["aside"], rows["y"], look, yerr=style.interval(rows, "y"))
-    hot = cases[cases["throttled"].eq(True).fillna(False)]
-    axes.plot(hot["x"] * hot["aside"], hot["y"], zorder=3, **THROTTLED)
 
 
 def _legend(axes, rows) -> None:
-    """Roofs, colours of contenders, marks of splits, and what else the points are."""
+    """Roofs, colours of contenders, marks of splits, and how many cases had their clock held down."""
     look = {"ls": "none", "marker": "o", "color": GREY}
     for name, color in rows[["contender", "color"]].drop_duplicates("contender").to_numpy():
         axes.plot([], [], label=name, **look | {"color": color})
     for split, marker in rows[["split", "marker"]].drop_duplicates().to_numpy():
         if split:
             axes.plot([], [], label=split, **look | {"marker": marker})
-    if rows["throttled"].eq(True).any():
-        axes.plot([], [], label="throttled", **THROTTLED)
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
+    if hot := rows["throttled"].eq(True).sum():
+        title += f"; throttled in {hot} of {len(rows)}"
     axes.legend(loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
 
 
@@ -188,19 +177,11 @@ def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(rows["x"].unique())
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
     axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
     axes.set_title("few rows: bytes, each once, over time")
     _points(axes, rows, "-")
     if "measured" in roofs:
-        _roof_of_few(axes, roofs["measured"], rows)
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-
-
-def _roof_of_few(axes, roof: Roof, rows) -> None:
-    """The rate at which memory was read, less where the matmul takes longer than that."""
-    intensity = rows.groupby("x")["device_intensity"].median()
-    ys = [roof.at(flop_per_byte) / flop_per_byte / 1e9 for flop_per_byte in intensity]
-    axes.plot(intensity.index, ys, color=DARK, linewidth=2)
-    read = rate_text(roof.read_bytes_per_s / 1e9)
-    theme.note(axes, f"measured: {read} GB/s", (intensity.index[0], ys[0]), (4, 4), va="bottom")
+        intensity = rows.groupby("x")["device_intensity"].median()
+        bound = intensity.map(roofs["measured"].at) / intensity / 1e9
+        axes.plot(bound, color=DARK, linewidth=2)
+    axes.set_ylim(bottom=0)

@@ -9,7 +9,6 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
@@ -94,13 +93,12 @@ def _scales(every_axes, valid) -> None:
         fontsize=9,
         color=GREY,
     )
-    every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
+    every_axes[-1].set_xlabel("T_gemm / T_comm: below 1 the wire sets the pace, above it the matmul")
 
 
 def _bounds(axes) -> None:
-    """The roof, the bound of what runs one after the other, and the sides of the threshold."""
-    low, high = axes.get_xlim()
-    xs = np.sort([1, *np.geomspace(low, high, 200)])
+    """The roof, the bound of what runs one after the other, and the threshold."""
+    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
     ideal = "ideal: only the longer of matmul and wire"
     axes.plot(
         xs,
@@ -118,9 +116,6 @@ def _bounds(axes) -> None:
         label="both, one after the other",
     )
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
-    look = {"of": ("data", "axes fraction"), "color": GREY, "fontsize": 8.5, "va": "top"}
-    theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", **look)
-    theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", **look)
     axes.set_ylabel("share of the lone matmul's speed")
 
 
@@ -158,10 +153,8 @@ def _titles(axes, rows, drawn, best) -> None:
 
 
 def _where(row) -> str:
-    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could be."""
+    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and over whom it gains less."""
     text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
-    if row.of_own_ideal > 0:
-        text += f", {percent_text(row.of_own_ideal)} of what its schedule allows"
     if row.gain_all_cores > 0:
         text += f", {row.gain_all_cores:.2f} x over serial on all cores"
     return text

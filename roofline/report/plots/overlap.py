@@ -35,9 +35,7 @@ def overlap(frame):
     looks = style.styles(drawn["contender"])
     figure = theme.new(11, AROUND_IN)
     axes = figure.add_subplot()
-    left = min(0.95, 0.97 * drawn["over_low"].min())
-    right = max(2.0, drawn["over_high"].max()) * 1.03
-    axes.set_xlim(left, right)
+    axes.use_sticky_edges = False
     axes.axvline(1, color=DARK, linewidth=2)
     rows = []
     words = {HEADERS: "shape, wire, T_gemm / T_comm"}
@@ -71,7 +69,7 @@ def overlap(frame):
     axes.plot([], [], color=GREY, **OWN_IDEAL, label="own ideal: what its schedule allows")
     axes.fill_between([], [], color=BAND, label="what overlapping can hide")
     theme.legend(figure)
-    theme.lay_out(figure, w_pad=0.08)
+    theme.lay_out(figure)
     return figure
 
 
@@ -85,7 +83,6 @@ def _draw_row(axes, y: float, height: float, arms, drawn, looks: dict) -> str:
     first = next(arms.itertuples())
     both = (first.t_gemm_s + first.t_comm_s) / first.ideal_s
     axes.barh(y, both - 1, height, left=1, color=BAND, alpha=0.5 if first.void else 1)
-    axes.vlines(both, y - height / 2, y + height / 2, DARK, linewidth=1.5)
     if first.void:
         _word(axes, y, style.void_text(first), color=GREY)
     hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()  # a void one has none

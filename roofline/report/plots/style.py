@@ -1,6 +1,6 @@
 """The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
-from roofline.report.format import number_text
+from roofline.report.format import rate_text
 from roofline.report.plots import theme
 from roofline.report.tables import named
 from roofline.theory.arms import ARMS, PERSISTENT
@@ -50,9 +50,8 @@ def styles(arms) -> dict[str, dict]:
     arms = list(dict.fromkeys(arms))
     looks = {}
     for name, arm in ARMS.items():
-        color, marker = arm.look
-        looks[name] = {"color": color, "marker": marker}
-        looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
+        look = dict(zip(("color", "marker"), arm.look, strict=True))
+        looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}
     looks |= theme.looks([arm for arm in arms if arm not in looks])
     return {arm: look for arm, look in looks.items() if arm in arms}
 
@@ -94,12 +93,9 @@ def link_text(frame) -> str:
 
 
 def range_of(values) -> str:
-    """The least and the greatest, or their median where they are the same within 3 %; no text of none."""
-    values = values.dropna()
-    is_one = values.max() <= 1.03 * values.min()
-    ends = values.agg(["median"] if is_one else ["min", "max"]).dropna()
-    texts = dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends)
-    return " to ".join(texts)
+    """The least and the greatest, or the one that both read as; no text of none."""
+    ends = values.dropna().agg(["min", "max"]).dropna()
+    return " to ".join(dict.fromkeys(map(rate_text, ends)))
 
 
 def left_out(frame, *, void: bool) -> list[str]:

@@ -22,6 +22,8 @@ LOOK = {
     "text.parse_math": False,  # a `$` is no formula
     "text.usetex": False,
     "text.hinting": "none",
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
     "figure.dpi": 150,  # all texts are measured once, for the layout and for the file
     "savefig.dpi": "figure",
     "svg.fonttype": "none",
@@ -41,13 +43,13 @@ def new(width: float, height: float):
     return figure
 
 
-def lay_out(figure, **pads: Any):
+def lay_out(figure):
     """Give the axes of a finished figure all the room that words and legends leave. It is done once: an engine on the
     figure would do it again for each file that is written. Returns what knows how wide a text is."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure.set_layout_engine(None)
-    ConstrainedLayoutEngine(**pads).execute(figure)
+    ConstrainedLayoutEngine().execute(figure)
     return figure.canvas.get_renderer()
 
 

@@ -153,8 +153,8 @@ def timeline(run: Run):
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
         _draw(axes, row, of_shape)
-        _titles(axes, row, of_shape, run, cases)
-    theme.lay_out(figure, h_pad=0.1)
+        _titles(axes, row, cases)
+    theme.lay_out(figure)
     return figure
 
 
@@ -188,12 +188,8 @@ def _draw(axes, row, of_shape: dict[str, dict]) -> None:
         colours = COLOURS | theme.colours(units, PALETTE)
         _bars(axes, link_y, link_blocks(timeline), colours)
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
-    above = 3
-    for text, mark_s in marks_s.items():
+    for mark_s in marks_s.values():
         axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-        words = f"{text}: {time_text(mark_s)}"
-        theme.note(axes, words, (mark_s, 1), (0, above), ("data", "axes fraction"), ha="right", va="bottom")
-        above += 12
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -205,7 +201,7 @@ def _marks_s(row) -> dict[str, float]:
     if not row.timed:
         return {}
     longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
-    return {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
+    return {longer: row.ideal_s, "T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
 
 
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
@@ -219,18 +215,16 @@ def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
             axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
 
 
-def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
+def _titles(axes, row, frame) -> None:
     """Which shape the panel is of, and what its colours and numbers mean."""
     link = style.link_text(frame[frame.index == row.Index])
     if row.void:
         link += f"; {style.void_text(row)}"
-    if run.shape_of(row.shape, row.contender).requested_by_round:
-        link += "; an arm's own round has its own pace"
     below = [link, NUMBERS]
-    lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
-    if lost:
-        below.append(f"no timeline of {', '.join(lost)}")
+    marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
+    if marks:
+        below.append(f"dashed: {', and '.join(marks)}")
     title = f"{row.op}, {style.label(row, frame)}, wire {row.wire}"
     if row.timed:
         title += f", T_gemm / T_comm = {row.ratio:.2f}"
-    axes.set_title("\n".join([title, *below]), pad=34)
+    axes.set_title("\n".join([title, *below]))
