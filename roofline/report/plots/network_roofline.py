@@ -98,7 +98,8 @@ def _scales(every_axes, valid) -> None:
 
 def _bounds(axes) -> None:
     """The roof, the bound of what runs one after the other, and the threshold."""
-    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
+    low, high = axes.get_xlim()
+    xs = np.sort([1, *np.geomspace(low, high, 200)])
     ideal = "ideal: only the longer of matmul and wire"
     axes.plot(
         xs,

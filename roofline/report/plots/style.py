@@ -48,7 +48,7 @@ def styles(arms) -> dict[str, dict]:
     The colour-blind can tell the colours apart. Serial is grey: it is what the others are measured against.
     """
     arms = list(dict.fromkeys(arms))
-    looks = {}
+    looks: dict[str, dict] = {}
     for name, arm in ARMS.items():
         look = dict(zip(("color", "marker"), arm.look, strict=True))
         looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}

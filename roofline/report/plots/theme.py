@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
