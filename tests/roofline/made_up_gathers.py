@@ -67,12 +67,12 @@ def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, wit
     return shape_lines + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
 
 
-def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
-    return AllGatherMatmul(model, "up", tp, m, dtype, ranks, wire)
+def gather_matmul(tp=16, wire="balance86", ranks=8):
+    return AllGatherMatmul("xxl/16", "up", tp, 4096, "fp32", ranks, wire)
 
 
-def prefetch(m=172, wire="balance86", model="xxl/16", dtype="fp32", ranks=8):
-    return WeightPrefetch(model, "up", 1, m, dtype, ranks, wire)
+def prefetch(m, wire="balance86", ranks=8):
+    return WeightPrefetch("xxl/16", "up", 1, m, "fp32", ranks, wire)
 
 
 def scatter(tp=16, wire="balance86"):

@@ -4,12 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from account_settings import EXERCISE, H100, D, F, ask, h100, v5p
+from account_settings import EXERCISE, H100, ask, h100, v5p
 
 from roofline.account.communication_bound import bound, forward, least_d_ff
 
-WEIGHTS = 4 * D * F
-"""Bytes of a block's weights in bf16; also the FLOP of a token in it."""
 EXACT = replace(EXERCISE, exact=True)
 
 

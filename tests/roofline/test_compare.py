@@ -22,8 +22,8 @@ from roofline.store import journal
 ROOT = Path(__file__).parents[2]
 
 
-def change_of_speed(speed, error=0.001, freedom=20):
-    return Change(math.log(speed), error, freedom)
+def change_of_speed(speed, error=0.001):
+    return Change(math.log(speed), error, 20)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ BEGIN_S = plan.START_S + 4 * plan.ENTER_S["throughput"]
 TURNS_S = len(SHAPES) * (1.0 + 12 * plan.PASS_S)
 
 
-def planned(shapes=SHAPES, done=None, **changed):
+def planned(done=None, **changed):
     options = SimpleNamespace(**vars(OPTIONS) | changed)
-    return plan.plan(shapes, options, HELLO, done=done or {})
+    return plan.plan(SHAPES, options, HELLO, done=done or {})
 
 
 def test_the_plan_counts_processes_checks_ceilings_turns_and_the_report():

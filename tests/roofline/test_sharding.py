@@ -14,7 +14,6 @@ from roofline.theory.models import Model
 AXIS = 180e9  # TPU v5p, both ways
 PORT, LINK = 50e9, 450e9  # H100 SXM
 SXM, V5P, RING = find("H100 SXM"), find("TPU v5p"), replace(find("TPU v5p"), links=2, torus_axes=1)
-ALPHA = 4.6e14 / 1.8e11
 TOKENS = 131_072
 ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
 """Bytes of all blocks in bf16."""
