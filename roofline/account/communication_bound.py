@@ -72,6 +72,7 @@ class Bound:
     """
 
     tokens: float
+    tokens_per_device: float
     fabric: str | None
     serial_use: float | None
     """The fraction of time for which chips work at the bound where gathers do not overlap."""
@@ -143,7 +144,7 @@ def bound(question: Question) -> Bound:
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(tokens, fabric or None, use)
+    return Bound(tokens, tokens / question.devices, fabric, use)
 
 
 def least_d_ff(question: Question) -> float | None:

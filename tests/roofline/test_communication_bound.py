@@ -27,7 +27,7 @@ EXACT = replace(EXERCISE, exact=True)
     ],
 )
 def test_tokens_on_each_device_at_the_bound(question, each):
-    assert bound(question).tokens / question.devices == pytest.approx(each)
+    assert bound(question).tokens_per_device == pytest.approx(each)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,11 +93,12 @@ def test_its_runner_finds_what_it_asks_of_ranks(example):
 @pytest.mark.parametrize("world", [1, 2])
 def test_who_starts_it_otherwise_is_told_the_way_out(example, monkeypatch, world):
     """In one process; and under torchrun, where its file does not say that it is between ranks."""
-    declared = SimpleNamespace(
-        name="gradient_all_reduce", planner=example.Planner, between_ranks=world == 1, lacking=example.why_not
-    )
+    declared = replace(
+        operations.find("matmul"), case=example.GradientAllReduce, planner=example.Planner, between_ranks=world == 1,
+        why_not=example.why_not,
+    )  # fmt: skip
     monkeypatch.setitem(operations.OPERATIONS, declared.name, declared)
-    options = SimpleNamespace(world=world, timed=True, operations=("mine.py",), model="96,96")
+    options = SimpleNamespace(world=world, timed=True, operations=("mine.py",), model="96,96", dtypes=("fp32",))
     runners = operations.Runners(options)
     runners.planner(declared)
     way_out = {1: "start torchrun --nproc-per-node N", 2: "leave torchrun out"}[world]

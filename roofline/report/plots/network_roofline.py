@@ -98,24 +98,9 @@ def _scales(every_axes, valid) -> None:
 
 def _bounds(axes) -> None:
     """The roof, the bound of what runs one after the other, and the threshold."""
-    low, high = axes.get_xlim()
-    xs = np.sort([1, *np.geomspace(low, high, 200)])
-    ideal = "ideal: only the longer of matmul and wire"
-    axes.plot(
-        xs,
-        np.minimum(1, xs),
-        color=DARK,
-        lw=2,
-        label=ideal,
-    )
-    axes.plot(
-        xs,
-        xs / (1 + xs),
-        color=DARK,
-        lw=1.3,
-        ls="--",
-        label="both, one after the other",
-    )
+    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
+    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, label="ideal: only the longer of matmul and wire")
+    axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
     axes.set_ylabel("share of the lone matmul's speed")
 
@@ -138,7 +123,7 @@ def _titles(axes, rows, drawn, best) -> None:
     layer_of = dict(rows[["op", "layer"]].drop_duplicates("op").to_numpy())
     below = []
     if len(drawn):
-        wire = _usual(drawn, "wire")
+        wire = drawn["wire"].mode()[0]
         balances = style.range_of(drawn["balance"][drawn["wire"] == wire])
         below.append(style.link_text(drawn))
         below.append(f"1 is {balances} FLOP/byte here, measured on wire {wire}, each by its own matmul")
@@ -149,27 +134,18 @@ def _titles(axes, rows, drawn, best) -> None:
         fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
     below += style.left_out(rows, void=True)
-    title = _where(best) if best else ", ".join(layer_of)
+    title = ", ".join(layer_of)
+    if best:
+        title = f"{best.op} at T_gemm / T_comm = {best.ratio:.2f}"
+        if best.gain_all_cores > 0:
+            title += f", {best.gain_all_cores:.2f} x over serial on all cores"
     axes.set_title("\n".join([title, *below]))
-
-
-def _where(row) -> str:
-    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and over whom it gains less."""
-    text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
-    if row.gain_all_cores > 0:
-        text += f", {row.gain_all_cores:.2f} x over serial on all cores"
-    return text
-
-
-def _usual(drawn, name: str):
-    """The value of a field that most shapes have."""
-    return drawn.drop_duplicates("shape")[name].mode()[0]
 
 
 def _labels(axes, drawn) -> list:
     """A word under each shape's lowest point that tells it from the others."""
-    wire = _usual(drawn, "wire")
-    ranks = _usual(drawn, "ranks")
+    wire = drawn["wire"].mode()[0]
+    ranks = drawn["ranks"].mode()[0]
     usual = drawn[drawn["ranks"] == ranks]
 
     def name(row) -> str:

@@ -11,7 +11,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
 GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
-EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 
 LOOK = {
     "axes.spines.top": False,
@@ -89,7 +88,7 @@ def legend(figure) -> None:
 
 def points(axes, xs, ys, look: dict, **errors) -> None:
     """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
-    look = {"ls": "none", "markersize": 6.5} | EDGE | look
+    look = {"ls": "none", "markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6} | look
     axes.errorbar(xs, ys, **errors, **look, ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4)
 
 
