@@ -81,6 +81,12 @@ def one_of(choices, word: str) -> str:
     return word
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError("it has no value; give a folder")
+    return Path(text)
+
+
 def operation(text: str) -> str:
     """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
     stays as it is."""
@@ -107,7 +113,7 @@ READERS: dict[str, Callable] = {
     "wires": lambda text: wires_of(Path(text)),
     "contender": contenders.parse,
     "operation": operation,
-    "folder": Path,
+    "folder": _folder,
 }
 """Kind of a value, as `options.toml` has it -> the function that reads it."""
 

@@ -177,7 +177,7 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     [
         ("--ffn-tokns=4", {}, "--ffn-tokns: there is no such option; did you mean --ffn-tokens?"),
         ("--ffn-device=cdua", {}, "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
-        ("--ffn-resume=", {}, ". is no run folder: it has no samples.jsonl"),
+        ("--ffn-resume=", {}, "--ffn-resume '': it has no value"),
         ("--ffn-steady=tests", {}, "'tests' is not a whole number from 0 on, as in --ffn-steady=12"),
         ("-n2", {}, "tests side by side disturb one another; leave out -n"),
         ("-v", {"TRITON_INTERPRET": "true"}, "interpreted kernels are never timed"),

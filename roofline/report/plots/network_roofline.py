@@ -98,7 +98,8 @@ def _scales(every_axes, valid) -> None:
 
 def _bounds(axes) -> None:
     """The roof, the bound of what runs one after the other, and the threshold."""
-    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
+    low, high = axes.get_xlim()
+    xs = np.sort([1, *np.geomspace(low, high, 200)])
     axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, label="ideal: only the longer of matmul and wire")
     axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
