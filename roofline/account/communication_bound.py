@@ -144,7 +144,7 @@ def bound(question: Question) -> Bound:
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(tokens, tokens / question.devices, fabric, use)
+    return Bound(tokens, tokens / question.devices, fabric or None, use)
 
 
 def least_d_ff(question: Question) -> float | None:
