@@ -87,6 +87,7 @@ test-wire: $(ENV)
 lint: $(ENV)
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
+	$(PY) -m mypy
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(if $(TORCH_INDEX),--clear) $(VENV)

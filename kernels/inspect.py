@@ -29,8 +29,8 @@ from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
 from kernels.registry import BESIDE_LINK, PROMOTED, examples, load
 from kernels.tiles import DTYPES, Config, architectures, table
+from roofline.host.arguments import Parser, sizes
 from roofline.operations import contenders
-from roofline.theory.arguments import Parser, sizes
 
 MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 """{field that a table leaves to the model of waves: the change of a configuration that compiles to other code}."""

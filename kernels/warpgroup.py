@@ -33,8 +33,8 @@ Branches marked UNTIMED are those of the last line.
 128x256 is the tile of choice, by arithmetic: for 64 along K its 64x256x16 instructions read 80 KiB of shared memory and
 TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a cycle, all that an SM has. 256x128 reads
 96 KiB for as many sums. But it is no bound: 128x128 asks for 160, which at 128 bytes would be 640 cycles a step, and
-takes 606 at up, tp 8, M = 256 on an H100 and 566 on an H200 (by their clocks, less the 14.5 us that `kernels.waves`
-says a call takes beside its products).
+takes 606 at up, tp 8, M = 256 on an H100 and 566 on an H200 (by their clocks, less the 14.5 us that a
+call takes beside its products: docs/kernel.md).
 
 Loses at small M, where bytes decide, and at 256 rows. Both consumers store at the same time, so that a tile's store is
 hidden behind loads alone. With scales by block (`BY_BLOCK`) a stage is one block along K: its products are summed from

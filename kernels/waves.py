@@ -3,14 +3,12 @@
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
 nearly empty takes as long as a full one, unless it is cut along K. Efficiencies are not known here: this ranks choices,
-and predicts no time. `python -m kernels.waves` predicts times, with the efficiencies of a run.
+and predicts no time.
 
 Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
 
-import sys
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from roofline.theory.chips import Chip
@@ -158,7 +156,3 @@ def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, 
         along = min(grouped, -(-running // swept))
         across = swept
     return (along, across) if tile.raster == "m" else (across, along)
-
-
-if __name__ == "__main__":  # it imports what measures, which imports this module
-    sys.exit(resolve_name("kernels.bench.predictions:main")())

@@ -18,7 +18,7 @@ from pandas import DataFrame, Series
 
 import roofline
 from results import rule
-from roofline.analysis.changes import spread_of, values_of
+from roofline.analysis.changes import mean_of_run, values_of
 from roofline.analysis.comparison import compare
 from roofline.analysis.overlap import LOST, unsplit_times_s
 from roofline.analysis.records import AnalysedRun, records_of
@@ -45,17 +45,17 @@ def changes(base: AnalysedRun, new: AnalysedRun, contender: str | None) -> DataF
     `new` over that in `base`, and the chance of as much between equals, by Welch's test over processes."""
     sides = []
     for run in (base, new):
-        spreads = {}
+        means = {}
         for record in records_of(run):
             if contender in (None, record["contender"]) and record["contender"] != record["baseline"]:
-                spreads[record["case"]] = spread_of([values_of(run, record)])
-        sides.append(spreads)
+                means[record["case"]] = mean_of_run([values_of(run, record)])
+        sides.append(means)
     rows = {}
     for case in sides[0].keys() & sides[1].keys():
         before, after = sides[0][case], sides[1][case]
         change = after.value - before.value
-        variance = before.variance + after.variance
-        noise = before.variance**2 / before.freedom + after.variance**2 / after.freedom
+        variance = before.error**2 + after.error**2
+        noise = before.error**4 / before.freedom + after.error**4 / after.freedom
         rows[case] = change, beyond(change / math.sqrt(variance), int(variance**2 / noise))
     return DataFrame.from_dict(rows, orient="index", columns=["change", "chance"])
 
@@ -220,8 +220,8 @@ def prefetch(run: AnalysedRun) -> dict:
 
 
 def steps(run: AnalysedRun) -> dict:
-    """Cycles of `warpgroup` for 64 along K of a tile of 128x128, all tiles in one wave, less what
-    `python3 -m kernels.waves` says that a call takes beside its products."""
+    """Cycles of `warpgroup` for 64 along K of a tile of 128x128, all tiles in one wave, less the
+    14.5 us that a call takes beside its products (docs/kernel.md)."""
     row = run.frame().query(f"contender == 'warpgroup' and shape == '{UP_TP8_256}'").iloc[0]
     hz = clocks_hz(run)[row["case"]]
     return {"cycles": (row["time_s"] - 14.5e-6) * hz / (row["k"] / 64)}

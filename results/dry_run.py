@@ -20,10 +20,10 @@ from kernels.bench import absent_gpu
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
 from roofline import operations
+from roofline.host.arguments import Parser
 from roofline.operations.options import Options, resolve
 from roofline.store.run import REQUESTED
 from roofline.theory import chips, wires
-from roofline.theory.arguments import Parser
 from roofline.theory.arms import BLOCKS
 from roofline.worker.prepared import FAILED
 

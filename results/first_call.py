@@ -12,9 +12,9 @@ import triton
 
 import kernels
 from kernels.bench import checks
+from roofline.host.arguments import Parser
+from roofline.host.device_errors import reason
 from roofline.operations.matmul import Matmul
-from roofline.theory.arguments import Parser
-from roofline.worker.device_errors import reason
 
 CASE = Matmul("xxl", "up", 8, 256, "bf16")
 """The matmul that is launched: one of a default run, so that a pack has it."""

@@ -20,7 +20,7 @@ import triton
 
 from kernels.inspect import Job, cubin_of, example, jobs
 from kernels.machine.compile import compile_for
-from roofline.theory.arguments import Parser
+from roofline.host.arguments import Parser
 
 OPCODE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]+)[\s;]", re.MULTILINE)
 

@@ -31,11 +31,11 @@ from kernels.machine.compile import compile_for
 from kernels.registry import LINKS, examples, load
 from kernels.tiles import DTYPES, choose, table
 from kernels.waves import GpuSpec
+from roofline.host.arguments import Parser
+from roofline.host.machine import ptxas_version
 from roofline.operations.matmul import sweep
 from roofline.operations.options import resolve
 from roofline.theory import chips
-from roofline.theory.arguments import Parser
-from roofline.worker.machine import ptxas_version
 
 MULTIPLY, TMA_LOAD, ANY_ACCESS = re.compile(r"[HQI]G?MMA"), re.compile(r"UTMALDG"), re.compile(r"(LD|ST)G")
 """What the counted loops do."""

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from results import unpack, visit
-from roofline.theory.arguments import Parser
+from roofline.host.arguments import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 

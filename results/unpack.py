@@ -12,7 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from roofline.theory.arguments import Parser
+from roofline.host.arguments import Parser
 
 CACHE = "cache"
 """The folder of Triton's cache in the pack."""

@@ -27,10 +27,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from roofline.host.machine import gpu_driver
 from roofline.store import journal
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
-from roofline.worker.machine import gpu_driver
 
 ROOT = Path(__file__).parents[1]
 PYTHON, LOGS = "python", "logs"

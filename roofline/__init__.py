@@ -1,4 +1,4 @@
-"""What kernel benchmark numbers mean: work, chips, rooflines, measurement and reports.
+"""The meaning of kernel benchmark numbers: work, chips, rooflines, measurement and reports.
 
 `roofline.theory` needs the standard library only; `roofline.worker` needs torch, `roofline.pytest_plugin` pytest.
 """

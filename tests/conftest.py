@@ -46,6 +46,16 @@ def commit_seed() -> int:
 
 
 @pytest.fixture(scope="session")
+def device() -> str:
+    """A GPU where there is one and kernels are compiled, else the CPU."""
+    import torch
+
+    from kernels.contract import interpreted
+
+    return "cpu" if interpreted() or not torch.cuda.is_available() else "cuda"
+
+
+@pytest.fixture(scope="session")
 def once(tmp_path_factory):
     """`once(name, make)`: the JSON that `make()` returns, made by the first of pytest's processes that asks for it."""
     folder = tmp_path_factory.getbasetemp()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from roofline.theory.arguments import Parser
+from roofline.host.arguments import Parser
 
 ROOT = Path(__file__).parents[1]
 RUNS = {
@@ -62,19 +62,24 @@ def file_of(name: str) -> str | None:
     return modules().get(name)
 
 
+def names_imported(node: ast.AST, path: str) -> list[str]:
+    """The whole names that an import in the file `path` names: modules, and names of modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    folders = path.split("/")[:-1]
+    above = folders[: len(folders) - node.level + 1] if node.level else []
+    module = ".".join([*above, *filter(None, [node.module])])
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
 def used_by(node: ast.AST, path: str) -> Iterator[str]:
     """The files that a part of a file uses."""
-    folders = path.split("/")[:-1]
     data = [name for name in files() if not name.endswith(".py")]
     for part in ast.walk(node):
-        names = []
-        if isinstance(part, ast.Import):
-            names = [alias.name for alias in part.names]
-        elif isinstance(part, ast.ImportFrom):
-            above = folders[: len(folders) - part.level + 1] if part.level else []
-            module = ".".join([*above, *filter(None, [part.module])])
-            names = [f"{module}.{alias.name}" for alias in part.names]
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and " " not in part.value.strip():
+        names = names_imported(part, path)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and " " not in part.value.strip():
             if path.startswith("tests/"):  # others load what they name where somebody runs it
                 names = MODULE.findall(part.value.replace(":", "."))
             yield from (name for name in data if f"/{name}".endswith(f"/{part.value.lstrip('/')}"))

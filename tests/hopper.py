@@ -23,7 +23,7 @@ from cases import Case, Outcome, run, run_on_gpu
 from perturb import perturbing
 from source_lines import Lines, as_text
 
-from roofline.theory.arguments import Parser, count, sizes
+from roofline.host.arguments import Parser, count, sizes
 
 WATCHDOG_S = 60
 """For a case with delays, which take milliseconds; then it hangs, and the process ends with a traceback."""
@@ -52,14 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
-    if options.perturb is not None:
-        if not torch.cuda.is_available():
-            parser.error(
-                f"argument --perturb {options.perturb}: it delays kernels on a Hopper GPU; torch finds none here"
-            )
-        options.gpu = True
+    options.gpu |= options.perturb is not None
     if options.gpu and not torch.cuda.is_available():
-        parser.error("argument --gpu: torch finds no GPU here; leave it out to run on the machine")
+        parser.error("--gpu and --perturb run on a Hopper GPU, and torch finds none; without them it is the machine")
     if options.gpu and torch.cuda.get_device_capability()[0] != 9:
         print(f"{torch.cuda.get_device_name()} is no Hopper: there is nothing to compare with the machine")
         return 0

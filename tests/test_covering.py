@@ -6,16 +6,12 @@ from tests import covering
 
 EXAMPLES = [  # a file; tests that are run for it, and some that are not
     ("kernels/tiled.py", "kernels/test_matmul machine/test_shipped", "roofline/test_account roofline/test_compare"),
-    ("kernels/bench/matmul.py", "kernels/test_matmul_bench roofline/test_rehearsal", "roofline/test_account"),
     ("kernels/configs/sm90.json", "kernels/test_tiles", "roofline/test_account"),
-    ("kernels/registry.toml", "kernels/test_contract", "roofline/test_account"),
     ("collectives/engines.py", "collectives/test_engines machine/test_planted", "kernels/test_tiles"),
     ("roofline/worker/rounds.py", "roofline/test_steady roofline/test_faults", "machine/test_perturb"),
     ("roofline/report/tables.toml", "roofline/test_report roofline/test_plugin", "kernels/test_tiles"),
-    ("roofline/analysis/fields.toml", "roofline/test_fields roofline/test_reference", "kernels/test_tiles"),
-    ("roofline/account/command.py", "roofline/test_account", "kernels/test_tiles roofline/test_clocks"),
     ("results/visit.py", "roofline/test_visit", "roofline/test_report"),
-    ("docs/kernel.md", "roofline/test_cli", "roofline/test_clocks"),
+    ("docs/kernel.md", "roofline/test_documents", "roofline/test_clocks"),
     ("docs/your-kernel.md", "machine/test_users_kernel", "roofline/test_clocks"),
     ("tests/roofline/stand_in.py", "roofline/test_rehearsal collectives/test_loads", "kernels/test_tiles"),
     (".ci/slow", "test_ci", "roofline/test_clocks"),

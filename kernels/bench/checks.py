@@ -85,12 +85,13 @@ class Rotation(Signs):
         self.used = {0}
 
     def rotated(self, run: Callable) -> Call:
-        """A call of `run` on the sets by turns. Threads are woken on the set of the sample before, so that a sample
+        """A call of `run` on its own sets by turns. Threads are woken on the set of the sample before, so that a sample
         gets an x that this call has not seen."""
+        sets = own(tuple(self.sets))
 
         def again() -> Tensor:
             self.used.add(self.number)
-            return run(*self.sets[self.number])
+            return run(*sets[self.number])
 
         def next_one() -> Tensor:
             self.number = (self.number + 1) % len(self.sets)
@@ -115,6 +116,14 @@ class Rotation(Signs):
         if problem := not_out(result, out):
             return lambda: problem
         return glance(out, x, w, limit, self.numbers, *scales)
+
+
+def own(operands):
+    """Tensors for one contender, over the memory of `operands`, tuples of tensors: what it does to them as objects, by
+    `w.t_()` or `out.data = ...`, it does to no other. They are no views."""
+    if isinstance(operands, Tensor):
+        return operands.new_empty(0).set_(operands)
+    return tuple(map(own, operands)) if isinstance(operands, tuple) else operands
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -267,28 +276,40 @@ def check(
     copies = {place: tensor.clone() for place, tensor in watched.items()}
     if reference_of_minus is None:
         reference_of_minus = -reference
+    given = own(operands)
     try:
-        error, refused = _check_call(name, run, operands, reference, limit)
-        bits(x).bitwise_xor_(sign_bit(x))
-        _, refused_again = _check_call(
-            name, run, operands, reference_of_minus, limit, ", of inputs that it had not seen"
-        )
-        bits(x).bitwise_xor_(sign_bit(x))  # last: a late kernel or thread still reads it
+        error, refused = _check_call(name, run, given, operands, reference, limit)
+        if not refused:
+            bits(x).bitwise_xor_(sign_bit(x))
+            unseen = ", of inputs that it had not seen"
+            _, refused = _check_call(name, run, given, operands, reference_of_minus, limit, unseen)
+            bits(x).bitwise_xor_(sign_bit(x))  # last: a late kernel or thread still reads it
     finally:
         written = [place for place, tensor in watched.items() if not are_same_bits(tensor, copies[place])]
         for place in written:
             torch.Tensor.copy_(watched[place], copies[place])
     if written:
         return error, Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
-    return error, refused or refused_again
+    return error, refused
 
 
 def _check_call(
-    name: str, run: Callable, operands: tuple, reference: Tensor, limit: float | None, unseen: str = ""
+    name: str,
+    run: Callable,
+    given: tuple,
+    operands: tuple,
+    reference: Tensor,
+    limit: float | None,
+    unseen: str = "",
 ) -> tuple[float, Rejection | None]:
-    """The relative error of one call, and why it is refused."""
+    """The relative error of one call, which is `given` tensors of its own, and why it is refused."""
     x, w, out, *scales = operands
-    result = run(x, w, out.fill_(math.nan), *scales)
+    out.fill_(math.nan)
+    result = run(*given)
+    for operand, its, ours in zip(("x", "w", "out"), given, operands, strict=False):
+        if type(its) is not Tensor or _layout(its) != _layout(ours):
+            changed = f"it changed the tensor {operand} itself, as t_(), resize_() and data do: take a view or a copy"
+            return math.nan, Rejection(FAILED, f"{name}: {changed}")
     if problem := not_out(result, out):
         return math.nan, Rejection(FAILED, f"{name}: {problem}")
     error = error_of(out, reference)
@@ -317,10 +338,16 @@ def are_same_bits(a: Tensor, b: Tensor) -> bool:
 
 def not_out(result, out: Tensor) -> str:
     """What `result` is, in words, where it is not `out`; "" if it is."""
-    if type(result) is Tensor and result.data_ptr() == out.data_ptr() and result.dtype == out.dtype:
+    if type(result) is Tensor and _layout(result) == _layout(out):
         return ""
-    kind = f"another tensor, {result.dtype} {[*result.shape]}," if isinstance(result, Tensor) else repr(result)
+    kind = "None" if result is None else f"a {type(result).__name__}"
+    if isinstance(result, Tensor):
+        kind = f"another tensor, {result.dtype} {[*result.shape]},"
     return f"it returned {kind} and not the `out` that it was given, {out.dtype} {[*out.shape]}: fill and return that"
+
+
+def _layout(tensor: Tensor) -> tuple:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def worst_place(out: Tensor, reference: Tensor) -> str:

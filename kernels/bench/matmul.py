@@ -14,17 +14,20 @@ from kernels.contract import FP8, Scales, empty_scales, interpreted
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import Contender, baseline, of_run
 from kernels.tiles import DTYPES, was_tuned
+from roofline.host.machine import worker_bytes
 from roofline.operations.contenders import reason
 from roofline.operations.matmul import Matmul, sweep
+from roofline.protocol.stop_rule import StopRule
 from roofline.theory.work import ITEMSIZE
 from roofline.worker import ceilings
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import worker_bytes
-from roofline.worker.rounds import StopRule
 
 FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
 """Shapes of up to so many rows get at least so many sets, as far as they fit: a kernel there has the pace of the
 memory. On an H200 the place of the operands in the memory explained nine tenths of the variation of a slow kernel."""
+
+MOST_SETS = 8192
+"""A tiny shape would want millions: with so many it stays in the cache, and says so."""
 
 RUN, LARGEST_OF_RUN = 512, 3.2
 """The pool of fp8 holds runs of so many normal values. The largest of a run is about so large, and becomes 448 in the
@@ -61,7 +64,10 @@ class Runner(roof.Runner):
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         least = roof.ROTATION * roof.cache_bytes(options.device)
         if options.timed and size < least:
-            prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
+            lacking = f"not the {least / 2**20:.0f} that leave none in the cache"
+            prepared.cache += f", {lacking}: the memory has no more room"
+            if len(sets) == MOST_SETS:
+                prepared.cache = f"warm: {len(sets)} sets of operands in rotation, {size / 2**20:.2g} MiB, {lacking}"
         return prepared.inputs
 
     def reference(self, case, rotation):
@@ -158,7 +164,7 @@ def operands(case: Matmul, options) -> list[tuple]:
             return 1
         least = math.ceil(roof.ROTATION * roof.cache_bytes(device) / other.work.device_bytes)
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
-        return max(2, min(max(least, wanted), int(most_bytes // other.work.device_bytes)))
+        return max(2, min(max(least, wanted), MOST_SETS, int(most_bytes // other.work.device_bytes)))
 
     cases = []
     for other in sweep(options):

@@ -12,12 +12,12 @@ from kernels.bench import checks
 from kernels.contract import FP8, dtype_name, empty_out, empty_scales
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
+from roofline.host.machine import describe
 from roofline.operations.contenders import reason
 from roofline.theory.models import parse as parse_model
 from roofline.worker import runner
 from roofline.worker.alone import ALONE
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import describe
 
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""

@@ -18,12 +18,12 @@ from torch.nn.utils import get_total_norm
 from kernels import vendor
 from kernels.bench import checks, costs, roof
 from kernels.bench.transformer import Decoder
+from roofline.host import device_errors
+from roofline.host.machine import refuse_tf32, synchronize
 from roofline.operations.contenders import reason
 from roofline.operations.transformer_step import MODES, VOCABULARY, TransformerStep
-from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
 from roofline.worker.clocks import Call
-from roofline.worker.machine import refuse_tf32, synchronize
 from roofline.worker.prepared import FAILED, SKIPPED, Entrant, Rejection, verdict
 
 LEARNING_RATE = 1e-4

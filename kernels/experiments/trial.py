@@ -44,18 +44,19 @@ from kernels.inspect import Job
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.waves import GpuSpec
+from roofline.host.arguments import Parser, positive
+from roofline.host.telemetry import GpuTelemetry
 from roofline.operations.matmul import LAYERS, Matmul, sweep
 from roofline.operations.options import Options
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.stats import ratio_of
 from roofline.theory import chips
-from roofline.theory.arguments import Parser, positive
 from roofline.theory.chips import Chip
 from roofline.theory.data import tables_of
 from roofline.worker import steady
 from roofline.worker.clocks import CudaClock
 from roofline.worker.prepared import rejection
-from roofline.worker.rounds import StopRule, take_turns
-from roofline.worker.telemetry import GpuTelemetry
+from roofline.worker.rounds import take_turns
 
 LEAST_ROUNDS, MARGIN = 10, 1.01
 """Turns that each candidate gets; the ratio to the present configuration that has to be exceeded."""

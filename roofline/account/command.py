@@ -8,10 +8,11 @@ from dataclasses import replace
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import case_text, text
+from roofline.host.arguments import count, flops
 from roofline.operations import Case, attention, transformer_step
 from roofline.theory import chips
-from roofline.theory.arguments import count, flops, number
 from roofline.theory.models import parse as parse_model
+from roofline.theory.words import number
 
 UNITS = {"GB": chips.GB, "GiB": chips.GIB}
 

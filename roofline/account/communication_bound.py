@@ -16,7 +16,7 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roofline.account.question import BF16_BYTES, Question, divisors
 
@@ -99,7 +99,7 @@ def crossings(question: Question, kind: str) -> list[Crossing]:
     On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several
     nodes uses the ports of all its devices in a node, and runs through both fabrics at the same time, piece by piece.
     """
-    chip = question.chip
+    chip: Any = question.chip
     degree = question.degrees[kind]
 
     def received(parts: float) -> float:
@@ -138,13 +138,13 @@ def bound(question: Question) -> Bound:
     meets = {}
     for fabric, line in _lines(question).items():
         meets[fabric] = _meet(question, *line)
-    fabric = max(meets, key=meets.get, default=None)
+    fabric = max(meets, key=meets.__getitem__, default="")
     tokens = meets.get(fabric, 0.0)
     use = None
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(tokens, tokens / question.devices, fabric, use)
+    return Bound(tokens, tokens / question.devices, fabric or None, use)
 
 
 def least_d_ff(question: Question) -> float | None:

@@ -62,7 +62,7 @@ def parts(question: Question) -> list[Part]:
 
 def readings(question: Question) -> list[Reading]:
     """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
-    ways = {"all sharded": 0}
+    ways: dict[str, float] = {"all sharded": 0}
     if question.saved == "half":
         ways = {
             "the other half dropped, and computed again": 0,
@@ -93,23 +93,23 @@ def saved_bytes_per_token(question: Question) -> int:
     return model.blocks * (model.d_model + inner) * BF16_BYTES // (2 if question.saved == "half" else 1)
 
 
-def saved_bytes(question: Question) -> int:
+def saved_bytes(question: Question) -> float:
     return question.tokens * saved_bytes_per_token(question)
 
 
-def sharded_bytes(question: Question) -> int:
+def sharded_bytes(question: Question) -> float:
     """All that is divided among the devices."""
     return state_bytes(question) + saved_bytes(question)
 
 
-def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> int | None:
+def least_devices(sharded_bytes: float, whole_bytes: float, device_bytes: float) -> int | None:
     """The fewest devices of `device_bytes` that hold it all, or None where what stays whole leaves no room.
 
     >>> least_devices(3_517_578_215_424, 0, 95 * 10**9)
     38
     """
     room = device_bytes - whole_bytes
-    return -(-sharded_bytes // room) if room > 0 else None
+    return -int(-sharded_bytes // room) if room > 0 else None
 
 
 def _sizes(device_bytes: int | None) -> dict[str, int]:

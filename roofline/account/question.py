@@ -26,7 +26,7 @@ class Question:
     """Into how many parts fully sharded data parallelism cuts the weights and the tokens."""
     exact: bool = True
     """A collective sends a device no more than what it lacks: (P - 1) / P of V, and not V."""
-    tokens: int = 0
+    tokens: float = 0
     """Alive at once, on all devices: those of a step, or of each of its microbatches."""
     saved: str = "all"
     """A policy of `memory.SAVED`."""

@@ -47,7 +47,7 @@ class Effect:
 def effects(now: Question) -> list[Effect]:
     """The effects of all techniques, those first that lower the bound of `now` most."""
     rows = [_effect(technique, now) for technique in TECHNIQUES]
-    return sorted(rows, key=lambda effect: effect.tokens if effect.helps else math.inf)
+    return sorted(rows, key=lambda effect: math.inf if not effect.helps or effect.tokens is None else effect.tokens)
 
 
 def _effect(technique: Technique, now: Question) -> Effect:

@@ -3,6 +3,7 @@
 import math
 import textwrap
 from dataclasses import replace
+from typing import Any
 
 from roofline.account import memory, techniques
 from roofline.account.communication_bound import Bound, best_split, bound, collectives, forward, least_d_ff
@@ -193,7 +194,7 @@ def _bound_text(bound: Bound, question: Question) -> str:
     return f"{above}{enough}; below, the forward pass waits for the {bound.fabric}"
 
 
-def _links(chip: Chip) -> str:
+def _links(chip: Any) -> str:
     received = chip.received_bytes_per_s / 1e9
     if chip.torus_axes:
         return f"torus axes {chip.torus_axes} x {received / chip.torus_axes:g} GB/s"

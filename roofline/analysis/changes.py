@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, variance
-from typing import NamedTuple
+from statistics import fmean
 
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.verdicts import HIDDEN, SPEED, Change
@@ -33,14 +32,6 @@ Sides = Sequence[Sequence[Values]]
 """The values of a case in each run of BASE, and in each of NEW."""
 
 
-class Spread(NamedTuple):
-    """A case in one run: the logarithm of its speed, the variance of that, its degrees of freedom."""
-
-    value: float
-    variance: float
-    freedom: int
-
-
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     """The values of a record's case in a run; {} where it has no ratio, or fewer than two processes have one."""
     if of == SPEED and record["ratio_to_baseline"] is None:
@@ -51,7 +42,7 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
         block_of = blocks(groups)
         groups = {index: (block, 0) for index, block in block_of.items()}
-    anchor = shape.anchor
+    anchor = shape.anchor or {}
     if of == HIDDEN:
         values = by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=anchor)
     else:
@@ -63,22 +54,23 @@ def _log_speed(time_s: float, baseline_s: float) -> float:
     return math.log(baseline_s / time_s)
 
 
-def spread_of(cases: Sequence[Values]) -> Spread | None:
-    """The spread of the mean over some cases of one run; None where fewer than two processes have all of them."""
+def mean_of_run(cases: Sequence[Values]) -> Change | None:
+    """The mean over some cases of one run, of each against its baseline; None where fewer than two processes have all
+    of them."""
     means = [fmean(of_case[process] for of_case in cases) for process in complete(cases)]
-    if len(means) < 2:
-        return None
-    return Spread(fmean(means), variance(means) / len(means), len(means) - 1)
+    return Change.of_logarithms(means) if len(means) > 1 else None
 
 
 def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`; None where a run does not say how far it varies."""
     base, new = zip(*cases, strict=True)
-    base_spreads = list(map(spread_of, zip(*base, strict=True)))
-    new_spreads = list(map(spread_of, zip(*new, strict=True)))
-    if None in base_spreads + new_spreads:
-        return None
-    return change(base_spreads, new_spreads, of)
+    means: list[list[Change]] = []
+    for side in (base, new):
+        means.append(list(filter(None, map(mean_of_run, zip(*side, strict=True)))))
+        if len(means[-1]) < len(side[0]):
+            return None
+    base_means, new_means = means
+    return change(base_means, new_means, of)
 
 
 def complete(cases: Sequence[Values]) -> list[int]:
@@ -86,11 +78,11 @@ def complete(cases: Sequence[Values]) -> list[int]:
     return sorted(set.intersection(*map(set, cases)))
 
 
-def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
-    """NEW over BASE, by what the runs of each say of one case."""
+def change(base: Sequence[Change], new: Sequence[Change], of: str = SPEED) -> Change:
+    """NEW over BASE, by what the runs of each say of one case against its baseline."""
     runs = [*base, *new]
-    of_a_run = fmean(run.variance for run in runs) + BETWEEN_RUNS**2
-    noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
+    of_a_run = fmean(run.error**2 for run in runs) + BETWEEN_RUNS**2
+    noise = sum((run.error**2 / len(runs)) ** 2 / run.freedom for run in runs)
     degrees = min(KNOWN, of_a_run**2 / noise) if noise else KNOWN
     means = []
     spread = 0.0

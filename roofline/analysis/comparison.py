@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roofline.analysis.changes import Sides, change_of_runs, values_of
 from roofline.analysis.records import records_of
@@ -37,8 +37,8 @@ class CaseChange(NamedTuple):
 
     case: str
     change: Change
-    base_time_s: float | None = None
-    new_time_s: float | None = None
+    base_time_s: Any = None
+    new_time_s: Any = None
     notes: str = ""
     verdict: str = ""
 
@@ -116,7 +116,8 @@ class Pair:
 
     @property
     def on_one_wire(self) -> bool:
-        return None in self.wires or max(self.wires) / min(self.wires) - 1 <= SAME_WIRE
+        base, new = self.wires
+        return not (base and new) or max(base, new) / min(base, new) - 1 <= SAME_WIRE
 
     @property
     def is_void(self) -> bool:
@@ -134,11 +135,6 @@ class Pair:
     def judged_by(self) -> str:
         return SPEED if None in self.all_of("hidden_fraction") else HIDDEN
 
-    @property
-    def is_comparable(self) -> bool:
-        """Times over wires that differ, or that missed their pace, are not."""
-        return not self.is_void and (self.judged_by == HIDDEN or self.on_one_wire)
-
     @cached_property
     def values(self) -> Sides:
         """The values of each run."""
@@ -152,27 +148,30 @@ class Pair:
         """The `values` of the runs that say something."""
         return [list(filter(None, side)) for side in self.values]
 
-    def problem(self) -> str:
-        """Why it cannot be compared in all runs; empty where it can."""
+    def problem(self) -> tuple[str, str]:
+        """Where it is missing, and why it cannot be compared in all runs; empty where it can. Times over wires that
+        differ, or that missed their pace, say nothing in any run."""
         if self.is_void:
-            return "void: its link was off its pace in one of the runs"
-        if not self.is_comparable:
-            return "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
+            return NEITHER, "void: its link was off its pace in one of the runs"
+        if self.judged_by == SPEED and not self.on_one_wire:
+            way_out = "--ffn-wires-of=RUN takes those of another run"
+            return NEITHER, f"judged by its time, and the wires differ: {way_out}"
         if all(chain(*self.values)):
-            return ""
-        if None in self.all_of("ratio_to_baseline"):
-            return "no baseline was timed beside it"
-        return "too few rounds to say how far they vary"
+            return "", ""
+        has_baseline = None not in self.all_of("ratio_to_baseline")
+        reason = "too few rounds to say how far they vary" if has_baseline else "no baseline was timed beside it"
+        return "BASE or NEW", reason
 
     def row(self, change: Change) -> CaseChange:
         notes = []
-        if not self.on_one_wire:
-            base, new = self.wires
+        base, new = self.wires
+        if base and new and not self.on_one_wire:
             notes.append(f"wire {base / 1e9:.3g} and {new / 1e9:.3g} GB/s")
         moved = self.speed("baseline_time_s")
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-        return CaseChange(self.case, change, *self.means("time_s"), ", ".join(notes))
+        base_s, new_s = self.means("time_s")
+        return CaseChange(self.case, change, base_s, new_s, ", ".join(notes))
 
 
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
@@ -186,9 +185,10 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     judged = []
     missing = []
     for pair in pairs:
-        if reason := pair.problem():
-            missing.append(Missing(pair.case, "BASE or NEW" if pair.is_comparable else NEITHER, reason))
-        if pair.is_comparable and all(pair.telling) and not pair.is_of_baseline:
+        where, reason = pair.problem()
+        if where:
+            missing.append(Missing(pair.case, where, reason))
+        if where != NEITHER and all(pair.telling) and not pair.is_of_baseline:
             judged.append(pair)
     return Comparison(
         base_runs=len(base),
@@ -203,10 +203,8 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
 
 
 def _baseline_speed(pairs: list[Pair]) -> float | None:
-    speeds = []
-    for pair in pairs:
-        if pair.is_of_baseline and pair.on_one_wire and not pair.is_void:
-            speeds.append(pair.speed("time_s"))
+    own = [pair.speed("time_s") for pair in pairs if pair.is_of_baseline and not pair.is_void]
+    speeds = list(filter(None, own))
     return geometric_mean(speeds) if speeds else None
 
 

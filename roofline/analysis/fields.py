@@ -3,6 +3,7 @@ measured case that they are formed of."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from roofline.store.run import Run, Shape
 from roofline.store.stats import Interval
@@ -65,7 +66,7 @@ class MeasuredCase:
         return self.shape.times_s(self.contender)
 
     @cached_property
-    def time(self) -> Interval:
+    def time(self) -> Any:
         """Its typical time, told beside the baseline's."""
         return self.shape.time(self.contender)
 

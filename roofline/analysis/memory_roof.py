@@ -93,7 +93,7 @@ def _probe(shape: Shape) -> str | None:
     return None
 
 
-def rate_of(amount: float, time: Interval) -> Interval:
+def rate_of(amount: float, time: Any) -> Interval:
     """`amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
     return Interval(amount / time.value, amount / time.high, amount / time.low)
 
@@ -112,7 +112,7 @@ def fields(case: MeasuredCase) -> dict:
         return {}
     intensity = intensity_of(case)
     reached, probe = _reached(case, roof, intensity)
-    fields = with_ends("of_roof", reached)
+    fields: dict[str, Any] = with_ends("of_roof", reached)
     fields["bound"] = roof.bound(intensity)
     if reached:
         flop = shape.work.flop
@@ -142,6 +142,6 @@ def _reached(case: MeasuredCase, roof: Roof, intensity: float) -> tuple[Interval
         lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), case.times_s
     )
     by_other = shape.estimate(lambda own_s: flop / own_s / other_flops, case.times_s)
-    if by_probe and by_other.value > by_probe.value:
+    if by_probe and by_other and by_other.value > by_probe.value:
         return by_other, None
     return by_probe, name

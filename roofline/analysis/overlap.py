@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import truediv
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import FIELDS, MeasuredCase, with_ends
 from roofline.operations.gathering import OFF_PACE
@@ -106,9 +106,11 @@ class ArmSamples:
         for index, arrival_s in self.arrival.items():
             if index in requested:
                 paces[index] = wire_bytes / arrival_s / requested[index]
-        if paces:  # judged within rounds
-            return self.requested * time_of(paces, self.shape.groups).value
-        return wire_bytes / self.typical(self.arrival) if self.arrival else None
+        pace = time_of(paces, self.shape.groups)
+        if pace and self.requested:  # judged within rounds
+            return self.requested * pace.value
+        alone_s = self.typical(self.arrival)
+        return wire_bytes / alone_s if alone_s else None
 
     def case_fields(self) -> dict:
         """The arm's cut, the spread of its ranks, and the bytes/s that the shape's link was asked for and reached: an
@@ -138,8 +140,8 @@ class ArmSamples:
         work = self.shape.work
         t_gemm_s = self.typical(self.gemm)
         t_comm_s = self.typical(self.link)
-        fields = {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s}
-        if not (self.gemm and self.link):
+        fields: dict[str, Any] = {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s}
+        if not (t_gemm_s and t_comm_s):
             return fields
         ideal_s = max(t_gemm_s, t_comm_s)
         fields["balance"] = work.wire_intensity * t_comm_s / t_gemm_s
@@ -159,16 +161,17 @@ class ArmSamples:
             return max(t_gemm, t_comm) / time
 
         def of_own_ideal(t_gemm: float, t_comm: float, time: float) -> float:
-            return self.plan.ideal_s(t_gemm * self.split, t_comm) / time
+            return plan.ideal_s(t_gemm * self.split, t_comm) / time
 
+        plan: Any = self.plan
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
         all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
         fields = with_ends("hidden_fraction", hidden)
         fields |= with_ends("gain_all_cores", all_cores)
         fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
         fields["above_roof"] = hidden is not None and hidden.low > 1
-        if hidden:
-            fields["of_own_ideal"] = self.estimate(of_own_ideal, self.gemm).value
+        if own := hidden and self.estimate(of_own_ideal, self.gemm):
+            fields["of_own_ideal"] = own.value
         return fields
 
     def clock_fields(self) -> dict:
@@ -185,7 +188,7 @@ class ArmSamples:
         scaled = {}
         for index in self.gemm.keys() & clock.keys() & gemm_clock.keys():
             scaled[index] = self.gemm[index] * gemm_clock[index] / clock[index]
-        fields = with_ends("hidden_clock_normalised", self.estimate(hidden_fraction, scaled, log=False))
+        fields: dict[str, Any] = with_ends("hidden_clock_normalised", self.estimate(hidden_fraction, scaled, log=False))
         fields["sm_clock_hz"] = self.typical(clock)
         fields["gemm_sm_clock_hz"] = self.typical(gemm_clock)
         return fields
@@ -210,7 +213,8 @@ class ArmSamples:
         Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured
         it. So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
         """
-        ideal_s = self.plan.ideal_s
+        plan: Any = self.plan
+        ideal_s = plan.ideal_s
         t_gemm_s = fields["t_gemm_s"]
         t_comm_s = fields["t_comm_s"]
         own_gemm_s = None if self.own_gemm is self.gemm else self.typical(self.own_gemm)
@@ -224,12 +228,12 @@ class ArmSamples:
             ideal_s(gemm_s * slower, t_comm_s * later),
             self.case.time.value,
         )
-        lost = {}
+        lost: dict[str, Any] = {}
         before_s = fields["ideal_s"]
         for name, end_s in zip(LOST, ends_s, strict=True):
             lost[name] = end_s - before_s
             before_s = end_s
-        diagnosis = FIELDS[max(lost, key=lost.get)].header
+        diagnosis = FIELDS[max(lost, key=lost.__getitem__)].header
         if not self.split_slowdown:
             lost["lost_split_s"] = None
         if not own_gemm_s:
@@ -246,7 +250,7 @@ def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     for name in shape.of_role("gemm"):
         if time := shape.time(name):
             typical_s[name] = time.value
-    fastest = min(typical_s, key=typical_s.get, default=None)
+    fastest = min(typical_s, key=typical_s.__getitem__, default=None)
     return fastest, next(iter(shape.of_role("link")), None)
 
 
@@ -273,7 +277,7 @@ def overlapping(frame: DataFrame) -> DataFrame:
     return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
-def _declared(shape: Shape, arm: str, name: str, default: int | None = None) -> int | None:
+def _declared(shape: Shape, arm: str, name: str, default: int | None = None) -> Any:
     """A number of `arm`, or else of all arms of the shape."""
     return shape.entrants[arm].get(name, shape.get(name, default))
 

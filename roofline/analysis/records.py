@@ -17,10 +17,9 @@ from roofline.theory.wires import HOW
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ROOFS = {"throughput": memory_roof.fields, "overlap": overlap.fields}
-"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire."""
-NAMES = {"throughput": GROUPS["every"], "overlap": FIELDS}
-"""Analysis -> the fields that its records have."""
+ANALYSES = {"throughput": (memory_roof.fields, GROUPS["every"]), "overlap": (overlap.fields, FIELDS)}
+"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire; and the fields that its
+records have."""
 DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 TENSOR_PIPES = 4
@@ -42,16 +41,17 @@ def records_of(run: Run) -> list[dict]:
 def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
+    of_roof, names = ANALYSES[case.shape.analysis]
     measured = dict(  # two parts with a field in common are a TypeError
         **_case_fields(case),
         **_time_fields(case),
-        **ROOFS[case.shape.analysis](case),
+        **of_roof(case),
         **decision.fields(case),
         **_alone_fields(case),
         **_steady_fields(case),
         **_counted_fields(case),
     )
-    record = dict.fromkeys(NAMES[case.shape.analysis]) | _declared(case) | measured
+    record = dict.fromkeys(names) | _declared(case) | measured
     record["notes"] = _notes(record, case.shape)
     return record
 
@@ -104,7 +104,7 @@ def _time_fields(case: MeasuredCase) -> dict:
         fields["tokens_per_s"] = shape.facts["m"] / case.time.value
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
-        fields["baseline_time_s"] = shape.time(shape.baseline).value
+        fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value
     return fields
 
 
@@ -204,7 +204,7 @@ def _notes(record: dict, shape: Shape) -> str:
     late = record["late"]
     off_pace = record.get("link_off_pace")
     gather = shape.facts.get("gather")
-    notes = ["measured apart"] if shape.apart else []
+    notes = ["measured apart"] * bool(shape.apart) + ["cache warm"] * shape.cache.startswith("warm")
     if record["throttled"]:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:
@@ -240,7 +240,7 @@ def as_frame(records: list[dict]) -> DataFrame:
 @once
 def frame(run: Run) -> DataFrame:
     """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
+    {dtype: (FLOP/s, bytes/s)} `measured` and of the `datasheet`."""
     table = as_frame(records_of(run))
     source = run.metadata["machine"]["source"]
     roofs, datasheet = {}, {}
@@ -252,7 +252,7 @@ def frame(run: Run) -> DataFrame:
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",
         "footer": run.metadata["footer"],
-        "roofs": roofs,
+        "measured": roofs,
         "datasheet": datasheet,
     }
     return table

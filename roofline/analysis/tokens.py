@@ -59,7 +59,6 @@ def columns_of(name: str) -> tuple[str, str, str]:
 def _fastest(run: Run, best: DataFrame) -> dict:
     """The baseline on the shapes of a row, and the fastest beside it on each."""
     least = best.loc[best["ratio_to_baseline"].idxmin()]
-    layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
     return with_ends("ratio_to_baseline", mean_ratio(run, best), COLUMNS) | {
         "shapes": len(best),
         "baseline": best["baseline"].iloc[0],
@@ -68,7 +67,7 @@ def _fastest(run: Run, best: DataFrame) -> dict:
         "tuned": _tuned(best),
         "tflops": geometric_mean(best["flop"] / best["time_s"]) / 1e12,
         "least": least["ratio_to_baseline"],
-        "least_shape": shape_text(least) or layer,
+        "least_shape": shape_text(least),
         "of_roof": geometric_mean(best["of_roof"].dropna()),
     }
 

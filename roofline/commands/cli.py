@@ -2,15 +2,16 @@
 
 import argparse
 import os
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
+from roofline.host.arguments import BENCH, Parser
+from roofline.host.container import settle
 from roofline.report import compare as comparing
-from roofline.theory.arguments import Parser
-from roofline.theory.container import settle
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +27,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "folders", metavar="RUN", type=Path, nargs="+", help="a folder of results/local or results/reference"
     )
-    command.add_argument("--json", action="store_true", help="benchmark.json too, for `pytest-benchmark compare`")
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         problem = f"it needs {error.name}, which this Python lacks: python3 -m pip install {error.name}"
     except Exception as error:  # whoever reads a journal trusts the types of its fields
-        from roofline.worker.device_errors import reason
+        from roofline.host.device_errors import reason
 
         problem = f"{reason(error)}: what it reads is damaged, or this is a fault of roofline's"
     print(f"roofline {options.command}: {problem}", file=sys.stderr)
@@ -82,6 +82,7 @@ def _bench(options: argparse.Namespace) -> int:
     words, _ = roofline_pytest.joined(options.words)
     paths = [word.partition("::")[0] for word in words if not word.startswith("-")]
     has_tests = any(Path(path).exists() for path in paths)
+    os.environ[BENCH] = "python3 -m roofline" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
     roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests)
 
 
@@ -103,16 +104,11 @@ def _by_module(options: argparse.Namespace) -> int:
 
 
 def _report(options) -> int:
-    from roofline.report import html, saved
+    from roofline.report import html
     from roofline.report.write import write
-    from roofline.store import journal
 
     for folder in options.folders:
-        run = journal.load(folder)
-        paths = write(folder, run)
-        if options.json:
-            paths.append(saved.write(folder, run))
-        for path in paths:
+        for path in write(folder):
             print(path)
     if html.LACKING:
         print(html.LACKING, file=sys.stderr)

@@ -8,6 +8,7 @@ the reading of its table. Launcher, copy and journal would be ours with it too.
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,13 +21,14 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from typing import Any
 
 from roofline.commands.launcher import CALLS, COPY
+from roofline.host.machine import anonymous
 from roofline.report.format import bytes_text, number_text
 from roofline.store import journal
 from roofline.store.run import Run, Shape
-from roofline.theory.arguments import nearest
-from roofline.worker.machine import anonymous
+from roofline.theory.words import nearest
 
 LOG = "ncu.log"
 """In the run's folder: what ncu printed the last time, from which any number can be read again."""
@@ -88,8 +90,8 @@ def run(options: Namespace) -> int:
     return int(bool(failures))
 
 
-def summary(shape: Shape, moved_bytes: int) -> str:
-    """What a call moved, and its intensity beside the model's."""
+def summary(shape: Shape, moved_bytes: Any) -> str:
+    """The bytes that a call moved, and its intensity beside the model's."""
     counted = number_text(shape.work.flop / moved_bytes)
     modelled = number_text(shape.work.device_intensity)
     return f"{bytes_text(moved_bytes)} of device memory, {counted} FLOP/byte counted, {modelled} modelled"
@@ -129,7 +131,7 @@ def by_default(run: Run) -> list[str]:
         if shape.baseline in shape.measured:
             cases.append(f"{shape.id}-{shape.baseline}")
         if shape.rivals:
-            fastest = min(shape.rivals, key=lambda name: shape.time(name).value)
+            fastest = min(shape.rivals, key=lambda name: shape.time(name) or (math.inf,))
             cases.append(f"{shape.id}-{fastest}")
     return cases
 
@@ -188,13 +190,11 @@ def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
 
 def check_copy(by_case: dict[str, dict], printed: str, lines: list[dict]) -> float:
     """The counted bytes of the copy over those that it moved. Raises ValueError where that is not about 1."""
-    if lines and "refused" in lines[0]:
-        raise ValueError(lines[0]["refused"])
     if DENIED in printed:
         raise ValueError(NO_PERMISSION)
     if COPY not in by_case:
         errors = [line for line in printed.splitlines() if line.startswith("==ERROR==")]
-        raise ValueError(f"nothing was counted: {' '.join([*errors, *printed.splitlines()[-1:]])}")
+        raise ValueError(f"nothing was counted: {' '.join([*errors, *printed.strip().splitlines()[-1:]])}")
     moved = lines[0]["bytes"]
     counted = by_case[COPY]["dram_bytes"]
     if abs(counted / moved - 1) > TOLERANCE:

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from roofline.worker import machine
-from roofline.worker.device_errors import reason
+from roofline.host import machine
+from roofline.host.device_errors import reason
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,6 @@ class Finding(NamedTuple):
     """The answer to a check, in words. Where something is lacking, so that the default run would not be whole, the
     `remedy` is what that costs, and the way out of it."""
 
-    subject: str
     text: str
     remedy: tuple[str, ...] = ()
 
@@ -45,35 +44,33 @@ class Check(NamedTuple):
 
 
 def run(options) -> int:
-    """Print the findings; returns 0 where the default run would be whole, else 1."""
-    findings = examine()
-    for finding in findings:
-        print(f"{'lacking' if finding.remedy else 'ok':<8} {finding.subject:<12} {finding.text}")
-        for line in finding.remedy:
-            print(f"{'':<21} {line}")
-    is_whole = not any(finding.remedy for finding in findings)
-    print(f"the default run would {'' if is_whole else 'not '}be whole here")
-    return int(not is_whole)
+    """Print what is found; returns 0 where the default run would be whole, else 1."""
+    lacking = sum(map(is_lacking, CHECKS[:2]))
+    if not lacking:  # else all others would fail for the same reason
+        measured = machine.choose_device("auto", timed=True)
+        lacking = sum(is_lacking(check) for check in CHECKS[2:] if check.device == measured)
+    print(f"the default run would {'not ' if lacking else ''}be whole here")
+    return int(lacking > 0)
 
 
-def examine() -> list[Finding]:
-    """Ask all questions, in the order in which one mends what is lacking."""
-    findings = list(map(answer, CHECKS[:2]))
-    if any(finding.remedy for finding in findings):
-        return findings  # all else would fail for the same reason
-    measured = machine.choose_device("auto", timed=True)
-    return findings + [answer(check) for check in CHECKS[2:] if check.device == measured]
+def is_lacking(check: Check) -> bool:
+    """Ask a question, and print the answer."""
+    finding = answer(check)
+    print(f"{'lacking' if finding.remedy else 'ok':<8} {check.subject:<12} {finding.text}")
+    for line in finding.remedy:
+        print(f"{'':<21} {line}")
+    return bool(finding.remedy)
 
 
 def answer(check: Check) -> Finding:
     """Ask a question. What it raises is lacking."""
     try:
-        return Finding(check.subject, check.question())
+        return Finding(check.question())
     except Exception as error:
         text = str(error) if isinstance(error, ValueError) else reason(error)
     way_out = machine.way_out(text) or check.way_out
     remedy = (check.costs, way_out) if way_out and way_out not in text else (check.costs,)
-    return Finding(check.subject, text, remedy)
+    return Finding(text, remedy)
 
 
 def packages() -> str:

@@ -1,4 +1,5 @@
-"""What Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
+"""The program that Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of
+each.
 
     ncu ... python3 -m roofline.commands.launcher RUN CALLS CASE...
 
@@ -15,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
+from roofline.host import device_errors, machine
 from roofline.operations.options import options_of
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
-from roofline.worker import device_errors, machine
 from roofline.worker.clocks import Call
 
 COPY = "copy"
@@ -29,16 +30,13 @@ MARKER_CYCLES = 1000
 
 def main(folder: Path, calls: Path, cases: list[str]) -> None:
     run = journal.load(folder)
+    require_same_machine(run.metadata)
+    options = options_of(run.metadata["options"])
     with calls.open("a") as file:
 
         def tell(**line) -> None:
             print(json.dumps(line), file=file, flush=True)
 
-        try:
-            require_same_machine(run.metadata)
-            options = options_of(run.metadata["options"])
-        except ValueError as error:
-            return tell(refused=str(error))
         runners = operations.Runners(replace(options, users=(), baseline=None))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")

@@ -8,7 +8,6 @@ from itertools import product
 
 from roofline.operations.base import DEFAULTS, Case, Operation, dtypes_of, register
 from roofline.operations.contenders import Contender, by_library
-from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -109,8 +108,8 @@ def sweep(options) -> list[Attention]:
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
     cases = []
-    for dtype, mask, part, shape in product(dtypes_of(Attention, options), MASKS, PARTS, shapes):
-        cases.append(Attention(*shape, mask, part, dtype))
+    for dtype, mask, part, (batch, heads, width, m) in product(dtypes_of(Attention, options), MASKS, PARTS, shapes):
+        cases.append(Attention(batch, heads, width, m, mask, part, dtype))
     return cases
 
 
@@ -122,7 +121,6 @@ OPERATION = register(
         contenders=CONTENDERS,
         runner="kernels.bench.attention:Runner",
         example="attention-b8-h1-d64-m4096-causal-forward-bf16-flash",
-        why_not=lambda options: NO_FP8 * (not dtypes_of(Attention, options)),
         default=False,
     )
 )

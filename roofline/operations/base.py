@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from roofline.operations.contenders import Contender, Planner, loaded
-from roofline.theory.arguments import nearest
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE, Work
 
 DEFAULTS = tables_of(__file__, "defaults.toml")
 """The defaults of a run."""
+
+NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
 
 ANALYSIS_NAMES = "throughput", "overlap"
 """The analyses of operations."""
@@ -35,12 +37,11 @@ class Case:
     Raises ValueError for an unknown `dtype`.
     """
 
-    op: str
-    form: str
+    op: ClassVar[str]
+    form: ClassVar[str]
     """The form of its id behind the name of the operation, with its fields in braces."""
     dtype: str
-    work: Work
-    operands = "its operands"
+    operands: Any = "its operands"
     """Its operands in words."""
     sets = 1
     """Sets of operands that a timed run has at the least."""
@@ -54,6 +55,11 @@ class Case:
         """Raise ValueError unless the field `name` is one of `choices`."""
         if (value := getattr(self, name)) not in choices:
             raise ValueError(f"unknown {name} {value!r}: it is one of {', '.join(choices)}")
+
+    @property
+    def work(self) -> Work:
+        """What a call of it does, and moves."""
+        raise NotImplementedError
 
     @property
     def facts(self) -> dict:
@@ -74,7 +80,8 @@ def dtypes_of(case: type[Case], options) -> list[str]:
 class Operation:
     """The operation that `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
 
-    case: type[Case]
+    case: type[Any]
+    """A subclass of `Case`."""
     analysis: str
     """Name of the analysis that judges it: `throughput` or `overlap`."""
     sweep: Callable[[Any], list]
@@ -90,7 +97,7 @@ class Operation:
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
-    """Why it has no case by these options; empty if it has."""
+    """Why it has no case by these options, beside their dtypes; empty if it has."""
     default: bool = True
     """A run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
     between_ranks: bool = False
@@ -100,29 +107,33 @@ class Operation:
     def name(self) -> str:
         return self.case.op
 
+    def lacking(self, options) -> str:
+        """Why it has no case by these options; empty if it has."""
+        return self.why_not(options) or NO_FP8 * (not dtypes_of(self.case, options))
+
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern:
+        """That of its ids. Only the name of a model has dashes of its own."""
+        form = self.case.form
+        for field in fields(self.case):
+            value = r"\d+" if field.type is int else r"[\w.+]+"
+            if field.name == "model":
+                value = ".+"
+            form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
+        return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
+
     def parse(self, text: str) -> tuple[Any, str | None]:
         """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""
-        match = _pattern(self.case).fullmatch(text.removeprefix(f"{self.name}-"))
+        match = self._pattern.fullmatch(text.removeprefix(f"{self.name}-"))
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
         words = match.groupdict()
         try:
-            values = {field.name: field.type(words[field.name]) for field in fields(self.case)}
+            kinds: dict[str, Any] = {field.name: field.type for field in fields(self.case)}
+            values = {name: kind(words[name]) for name, kind in kinds.items()}
             return self.case(**values), words["contender"]
         except ValueError as error:
             raise ValueError(f"case {text!r}: {error}") from None
-
-
-@functools.cache
-def _pattern(case: type[Case]) -> re.Pattern:
-    """Make the pattern of the ids of `case`. Only the name of a model has dashes of its own."""
-    form = case.form
-    for field in fields(case):
-        value = r"\d+" if field.type is int else r"[\w.+]+"
-        if field.name == "model":
-            value = ".+"
-        form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
-    return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -170,7 +181,7 @@ def place_of(target: str | type) -> str:
     it has a dot."""
     if isinstance(target, str):
         return target
-    file = Path(inspect.getsourcefile(target)).resolve()
+    file = Path(inspect.getfile(target)).resolve()
     module = target.__module__
     for entry in map(Path, sys.path):
         if "." in module and file == entry.resolve().joinpath(*module.split(".")).with_suffix(".py"):

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from roofline.store.conditions import short as short
-from roofline.theory.arguments import nearest
+from roofline.theory.words import nearest
 
 DEVICES = ("cpu", "cuda")
 
@@ -156,7 +156,7 @@ class Declaration:
         if self.tolerance is not None and not self.tolerance > 0:
             raise ValueError(f"tolerance {self.tolerance!r} is not above 0; leave it out for that of the dtype")
 
-    def __call__(self, function: Callable) -> Callable:
+    def __call__(self, function: Any) -> Any:
         function.declaration = self
         return function
 
@@ -298,7 +298,7 @@ def module_of(file: Path) -> ModuleType:
     before = {*sys.modules}
     folder = str(file.parent)
     is_apart = file.parent not in [Path(entry).absolute() for entry in sys.path]
-    spec = spec_from_file_location(name, file)
+    spec: Any = spec_from_file_location(name, file)
     module = sys.modules[name] = module_from_spec(spec)
     sys.path.insert(0, folder)
     try:

@@ -22,7 +22,7 @@ class Ffn(Gathering):
     True
     """
 
-    op, of_layer, layers, gathered, sharded = "ffn", "up_down", ("up_down",), ("m", "n"), "m"
+    op, layers, gathered, sharded = "ffn", ("up_down",), ("m", "n"), "m"
     facts = {}  # noqa: RUF012
     """It is no matmul of one n and k."""
 

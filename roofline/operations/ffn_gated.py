@@ -8,8 +8,7 @@ from itertools import product
 
 from roofline.operations.base import Case, Operation, dtypes_of, register
 from roofline.operations.contenders import Contender, by_library
-from roofline.operations.matmul import NO_FP8
-from roofline.theory.models import parse as parse_model
+from roofline.operations.matmul import Matmul
 from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
 BENCH = "kernels.bench.ffn_gated"
@@ -71,25 +70,26 @@ class FfnGated(Case):
 
     def __post_init__(self):
         super().__post_init__()
-        d_ff = parse_model(self.model).d_ff
-        if self.m < 0:
-            raise ValueError(f"tokens m={self.m}: it must be 0 or more")
-        if self.tp < 1 or d_ff % self.tp:
-            raise ValueError(f"tp={self.tp} does not divide d_ff={d_ff} of {self.model}: choose a divisor of it")
+        self.down  # noqa: B018 which refuses other sizes
+
+    @property
+    def down(self) -> Matmul:
+        """The matmul of its second half."""
+        return Matmul(self.model, "down", self.tp, self.m, self.dtype)
 
     @property
     def n(self) -> int:
         """Columns of x and out: D."""
-        return parse_model(self.model).d_model
+        return self.down.n
 
     @property
     def k(self) -> int:
         """Columns of what lies between the halves, on this rank: F / tp."""
-        return parse_model(self.model).d_ff // self.tp
+        return self.down.k
 
     @property
     def facts(self) -> dict[str, int]:
-        return {"n": self.n, "k": self.k}
+        return self.down.facts
 
     @property
     def operands(self) -> str:
@@ -126,7 +126,6 @@ OPERATION = register(
         contenders=CONTENDERS,
         runner="kernels.bench.ffn_gated:Runner",
         example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
-        why_not=lambda options: NO_FP8 * (not dtypes_of(FfnGated, options)),
         default=False,
     )
 )

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from roofline.host.container import cores
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
-from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
+from roofline.operations.matmul import Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
-from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, PCIE, Wire
 from roofline.theory.wires import parse as parse_wire
@@ -49,17 +49,18 @@ class Gathering(Matmul):
     operand in `gathered`, and the one of them that is `sharded`.
     """
 
+    gathered: ClassVar[Names]
+    sharded: ClassVar[str]
     ranks: int = 8
     wire: str = "ridge"
-    of_layer = "up"
+    layers = ("up",)
+    """The layer that it is of."""
     dtypes = base.Case.dtypes
     form = "{model}-{layer}-p{ranks}-tp{tp}-m{m}-{dtype}-{wire}"
 
     def __post_init__(self):
         super().__post_init__()
         parse_wire(self.wire)
-        if self.layer != self.of_layer:
-            raise ValueError(f"layer {self.layer!r}: {self.op} is of the layer {self.of_layer}")
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
         if (size := getattr(self, self.sharded)) % self.ranks:
@@ -175,7 +176,7 @@ def cases_of(case: type[Gathering], parts: Parts, options) -> list:
         for part in parts(sweep, _middle_degree(balance, sweep, model, dtype)):
             for ranks, wire, tp, rows in product(*part):
                 token = balance if wire == BALANCE else wire
-                cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
+                cases.append(case(model, *case.layers, tp, rows, dtype, ranks, token))
     return list(dict.fromkeys(cases))  # the middle degree may be the greatest
 
 
@@ -228,7 +229,7 @@ def notes(options, cases: list[str]) -> list[str]:
             return [f"Nothing is gathered: {nobody(options.model)}."]
         return []
     if options.world > 1:
-        links = "; ".join(map(HOW.get, options.gather.wires))
+        links = "; ".join(map(HOW.__getitem__, options.gather.wires))
         return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
     over_pcie = [case for case in cases if case.endswith(f"-{PCIE}")]
     texts = []
@@ -266,7 +267,7 @@ def links_text(links: dict) -> str:
     text += "; ".join(texts + refusals)
     if not slowdowns:
         return f"{text}."
-    least = min(slowdowns, key=slowdowns.get)
+    least = min(slowdowns, key=slowdowns.__getitem__)
     return f"{text}. {least} disturbs least: --ffn-link-bandwidth {least}."
 
 
@@ -322,7 +323,6 @@ def declare(case: type[Gathering], parts: Parts, example: str, peer_wire: str = 
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,
-            why_not=lambda options: NO_WIRE if options.shapes else NO_FP8 * (not base.dtypes_of(case, options)),
             between_ranks=True,
         )
     )

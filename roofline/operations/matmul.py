@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
-from roofline.operations.base import Case, Operation, register
+from roofline.operations.base import Case, Names, Operation, register
 from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, SCALE_BLOCK, SCALE_BYTES, Work
@@ -14,9 +15,6 @@ LAYERS = ("up", "down")
 
 ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
 """`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
-
-NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
-NO_WIRE = "a file of shapes has matmuls alone: leave out --ffn-shapes"
 
 SHAPE = "shape"
 """The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes."""
@@ -61,7 +59,8 @@ class Matmul(Case):
     tp: int
     m: int
     dtype: str
-    op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", (*ALL_LAYERS, SHAPE)
+    op, form = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}"
+    layers: ClassVar[Names] = (*ALL_LAYERS, SHAPE)
     sets = 2
     dtypes = tuple(ITEMSIZE)
 

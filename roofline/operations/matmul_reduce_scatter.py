@@ -23,7 +23,7 @@ class MatmulReduceScatter(Gathering):
     True
     """
 
-    op, of_layer, gathered, sharded = "matmul_reduce_scatter", "down", ("m", "n"), "m"
+    op, layers, gathered, sharded = "matmul_reduce_scatter", ("down",), ("m", "n"), "m"
 
 
 def parts(sweep: Sweep, middle: int) -> list[Part]:

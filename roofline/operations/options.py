@@ -1,5 +1,6 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
+import os
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -8,15 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roofline.host.arguments import BENCH, count, fraction, positive
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal, typed
-from roofline.theory.arguments import count, fraction, nearest, positive
 from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
+from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -97,7 +99,7 @@ def operation(text: str) -> str:
     return contenders.anonymous(path)
 
 
-READERS = {
+READERS: dict[str, Callable] = {
     "text": str,
     "count": count,
     "number": partial(count, least=0),
@@ -149,19 +151,22 @@ def values_given(get) -> dict[str, Any]:
 
     Raises ValueError that names option, value and way out.
     """
-    values = {name: _value(name, get(f"ffn_{name}")) for name in OPTIONS}
-    return {name: given for name, given in values.items() if given is not None}
+    values = {}
+    for name in OPTIONS:
+        given = get(f"ffn_{name}")
+        if given not in (None, False):
+            values[name] = _value(name, given)
+    return values
 
 
 def _value(name: str, given) -> Any:
-    """The value of the option `name`. A list becomes a tuple without repeats. That of an option that was not given is
-    None."""
-    if given is None or isinstance(given, bool):
-        return given or None
+    """The value of the option `name`. A list becomes a tuple without repeats."""
+    if given is True:
+        return True
     if isinstance(given, list):
         texts = given
     elif OPTIONS[name].is_list:
-        texts = filter(None, map(str.strip, given.split(",")))
+        texts = list(filter(None, map(str.strip, given.split(","))))
     else:
         return read(name, given)
     items = [read(name, text) for text in texts]
@@ -310,7 +315,10 @@ def code_of(options: Options) -> list[str]:
 def way_on(folder: Path, options: Options) -> str:
     """The command that goes on with the run in `folder`, for a shell."""
     starter = ["torchrun", f"--nproc-per-node={options.world}"] if options.world > 1 else ["python3"]
-    return shlex.join([*starter, "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)])
+    words = [*starter, "-m", "pytest", "--benchmark-only"]
+    if began := os.environ.get(BENCH):
+        words = [*shlex.split(began), "bench"]
+    return shlex.join([*words, f"--ffn-resume={folder}", *code_of(options)])
 
 
 def as_values(options: Options) -> dict:

@@ -41,9 +41,10 @@ def read_file(path: Path, dtypes: Names) -> list[Matmul]:
 
 
 def shape_text(row) -> str:
-    """The label of a file's shape, or its N and K; empty of a model's layer. `row` is a row of a frame."""
+    """The label of a file's shape, or its N and K; a model's layer at its tp; empty of what is neither. `row` is a row
+    of a frame."""
     if row["layer"] != SHAPE:
-        return ""
+        return f"{row['layer']} tp{row['tp']}" if isinstance(row["layer"], str) else ""
     label, separator, _ = str(row["model"]).rpartition("@")
     return label if separator else f"N={row['n']} K={row['k']}"
 
@@ -59,13 +60,10 @@ def _cases(columns: list[str], cells: list[str], dtypes: Names) -> list[Matmul]:
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))
-    sizes = []
     for name in SIZES:
-        size = row[name]
-        if not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"{name} is {size!r}, which is no whole number above 0; write digits alone, as 4096")
-        sizes.append(int(size))
-    m, n, k = sizes
+        if not row[name].isdecimal() or int(row[name]) < 1:
+            raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
+    m, n, k = (int(row[name]) for name in SIZES)
     model = f"{k}x{n}"
     if label := row.get("label"):
         model = f"{label}@{model}"

@@ -106,16 +106,16 @@ class TransformerStep(Case):
 def sweep(options) -> list[TransformerStep]:
     """Each size in each part and mode. On a CPU the large one has whole steps alone; with --ffn-quick the small one has
     forward passes and steps."""
-    parts = [PARTS, PARTS if options.device == "cuda" else ("step",)]
+    parts: list = [PARTS, PARTS if options.device == "cuda" else ("step",)]
     if not options.timed:
         parts = [("step",)]
     elif options.quick:
         parts = [("forward", "step")]
     sizes = DEFAULTS["transformer_step"][options.device if options.timed else "test"]
     cases = []
-    for size, parts_of_size in zip(sizes, parts, strict=False):
+    for (layers, width, batch, context), parts_of_size in zip(sizes, parts, strict=False):
         for part, mode in product(parts_of_size, MODES[options.device]):
-            cases.append(TransformerStep(*size, part, mode))
+            cases.append(TransformerStep(layers, width, batch, context, part, mode))
     return cases
 
 

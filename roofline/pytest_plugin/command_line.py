@@ -1,17 +1,17 @@
-"""How a session begins by the command line. What cannot come out is refused before anything is measured."""
+"""The beginning of a session, by the command line. What cannot come out is refused before anything is measured."""
 
 import os
 from functools import partial
 from pathlib import Path
 
 from roofline import operations
+from roofline.host.machine import choose_device, refuse_tf32
 from roofline.operations import options as ffn_options
 from roofline.report.tables import named
 from roofline.store import journal
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
 from roofline.theory import wires
-from roofline.worker.machine import choose_device, refuse_tf32
 
 
 def session_of(config, ranks: Epochs | None) -> Session:
@@ -78,7 +78,7 @@ def refuse_selection(options: ffn_options.Options, runners: operations.Runners, 
 def _operations(options: ffn_options.Options, runners: operations.Runners) -> None:
     """Say why the operations that were chosen have no case, where one of them knows."""
     for operation in map(operations.find, runners.planners):
-        reason = operation.why_not(options)
+        reason = operation.lacking(options)
         if options.timed and options.world > 1 and not operation.between_ranks:
             reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
         if reason:
@@ -105,6 +105,6 @@ def _contenders(options: ffn_options.Options, runners: operations.Runners) -> No
     for name in options.contenders or ():
         ffn_options.read("contenders", name, partial(ffn_options.one_of, choices))
     matmuls = runners.planner(operations.find("matmul"))
-    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
-        if name:
-            ffn_options.read(option, name, partial(ffn_options.one_of, matmuls.timed_names()))
+    for option, chosen in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if chosen:
+            ffn_options.read(option, chosen, partial(ffn_options.one_of, matmuls.timed_names()))

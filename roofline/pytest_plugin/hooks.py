@@ -22,7 +22,10 @@ import pytest
 
 from roofline import operations
 from roofline.analysis import decision
+from roofline.host import machine
+from roofline.host.container import settle
 from roofline.operations import options as ffn_options
+from roofline.protocol.messages import Broken
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import saved, throughput
@@ -30,11 +33,8 @@ from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome, left_out
 from roofline.supervise import measuring, metadata, plan, signals, stages
-from roofline.supervise.epochs import Follower, identity, of_environment
+from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
 from roofline.supervise.session import Session
-from roofline.theory.container import settle
-from roofline.worker import machine
-from roofline.worker.prepared import Broken
 
 THEIR_TABLE = (
     *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
@@ -187,7 +187,7 @@ def _sweep(operation: operations.Operation, config, state: Session) -> list:
 
 
 def _is_run(operation: operations.Operation, config, state: Session) -> bool:
-    """Whether a run has cases of `operation`."""
+    """True where a run has cases of `operation`."""
     options = state.options
     if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
         return operation.analysis == "throughput" and operation.default
@@ -212,7 +212,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _is_selected(item, state: Session) -> bool:
-    """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
+    """True where `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
     if "NOTSET" in item.name:  # pytest makes an item of an empty list of cases too
         return False
     if not state.options.timed:
@@ -241,10 +241,21 @@ def pytest_collection_finish(session):
     state = config.stash[STATE]
     try:
         _select(session, state)
+        if config.option.benchmark_compare_fail:
+            _require_saved(config._benchmarksession)
         if state.planned and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
+
+
+def _require_saved(benchmarks) -> None:
+    """Refuse a comparison that ends in failure after all is measured. Raises ValueError."""
+    if not benchmarks.compare:
+        raise ValueError("--benchmark-compare-fail needs --benchmark-compare; name a saved run by it")
+    which = [] if benchmarks.compare is True else [benchmarks.compare]
+    if not benchmarks.storage.query(*which):
+        raise ValueError(f"--benchmark-compare: {benchmarks.storage} has no such run; save one by --benchmark-autosave")
 
 
 def _select(session, state: Session) -> None:
@@ -284,13 +295,13 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan or _plan(state)
+    planned = state.plan if state.hello else _plan(state)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
     text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    if not state.plan:
+    if not state.hello:
         return text
     return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
@@ -311,7 +322,7 @@ def ffn_session(request):
 
 
 def runs_here(config) -> bool:
-    """Whether workers run in this process, for somebody who looks around in it by a debugger."""
+    """True where workers run in this process, for somebody who looks around in it by a debugger."""
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
@@ -335,7 +346,7 @@ def _begin(config, state: Session) -> None:
 
 
 def _metadata(config, state: Session) -> dict:
-    """What the journal says of the run at its beginning."""
+    """The first line of the journal."""
     cases = []
     for shape, contenders in state.planned.items():
         cases += [f"{shape}-{contender}" for contender in contenders]
@@ -395,7 +406,7 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner."""
     machine_info.clear()
     state = config.stash[STATE]
-    if state.run:
+    if state.has_begun:
         machine_info.update(saved.machine_info(state.run.metadata["machine"]))
     elif state.options.timed:  # --benchmark-compare asks before there is a run
         machine_info.update(saved.machine_info(machine.describe(state.options.device)))
@@ -416,8 +427,8 @@ def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
     if state.epochs:
-        _leave_ranks(state)
-    is_timed = state.options.timed and state.run
+        _leave_ranks(state, state.epochs)
+    is_timed = state.options.timed and state.has_begun
     if is_timed:
         finish_run(session, state)
         session.exitstatus = exit_status(session.exitstatus, state)
@@ -441,10 +452,10 @@ def pytest_sessionfinish(session):
         print("", *signals.ways_on(state.run, state.folder, *state.problems), sep="\n")
 
 
-def _leave_ranks(state: Session) -> None:
+def _leave_ranks(state: Session, epochs: Epochs) -> None:
     """End the other ranks, and name those that do not leave."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
-    silence = state.epochs.close()
+    silence = epochs.close()
     if silence and not state.end_reason:
         state.problems.append(silence)
 

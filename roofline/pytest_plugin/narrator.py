@@ -1,4 +1,4 @@
-"""What a benchmark run says and saves: how far it is, its report, its JSON, and the tables at its end."""
+"""The words and files of a benchmark run: how far it is, its report, its JSON, and the tables at its end."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import records_of
+from roofline.host import device_errors
 from roofline.report import html, saved
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
-from roofline.worker import device_errors
 
 REDRAW = "python3 -m roofline report"
 
@@ -57,7 +57,7 @@ class Narrator:
             self._write(text, live)
 
     def _is_watched(self) -> bool:
-        """Whether a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
+        """True where a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         return bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
 
@@ -118,9 +118,9 @@ class Narrator:
 
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
-        run = self._state.run
-        if not run:  # the benchmarks are somebody else's
+        if not self._state.has_begun:  # the benchmarks are somebody else's
             return
+        run = self._state.run
         records = {(record["shape"], record["contender"]): record for record in records_of(run)}
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
@@ -155,11 +155,11 @@ class Narrator:
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
 
     def pytest_sessionfinish(self, session):
-        if self._state.run:  # between pytest-benchmark's saving and the terminal's summary
+        if self._state.has_begun:  # between pytest-benchmark's saving and the terminal's summary
             self.report(session)
 
     def pytest_terminal_summary(self, terminalreporter):
-        if self._state.run:
+        if self._state.has_begun:
             terminalreporter.section(self._state.run.metadata["title"])
             for line in self.closing_lines():
                 terminalreporter.write_line(line)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
+from roofline.host import environment as variables
+from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import AGAIN, FEWEST_ROUNDS, INTERRUPTED, Run
 from roofline.store.stats import CONFIDENCE, DECADE, grouped, is_known
-from roofline.theory import environment as variables
 from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:
@@ -33,19 +34,40 @@ WORDS = {"layer": "{}", "tp": "tp {}", "ranks": "P {}", "m": "M {}", "dtype": "{
 """Field -> how a case is named by it."""
 
 Lines = Iterable[str]
-"""A rule is a function of a run and of its cases, and gives a line for each thing that it finds."""
+"""A line for each thing that a rule finds."""
 
 
 def findings(run: Run, frame: DataFrame) -> list[str]:
-    """`rule: what it finds`, the most important first; where nothing is wrong, that. A void case has one finding, that
-    it is void."""
+    """`rule: what it finds`, the most important first; where nothing is wrong, that."""
     lines = []
-    good = []
+    for rule, found in rules(run, frame).items():
+        lines += [f"{rule}: {line}" for line in found]
+    is_well = all(line.startswith("faster: ") for line in lines)
+    return [NOTHING, *lines] if is_well else lines
+
+
+def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
+    """{rule: what it finds}. A void case has one finding, that it is void; ranks get their threads from torchrun."""
     judged = valid(frame)
-    for name, rule in RULES.items():
-        for line in rule(run, frame if rule in (cut_off, void) else judged):
-            (good if rule is faster else lines).append(f"{name}: {line}")
-    return (lines or [NOTHING]) + good
+    return {
+        "cut off": cut_off(run, frame),
+        "quick": [QUICK] if run.metadata.get("options", {}).get("quick") else [],
+        "failed": _outcomes(run, failed="wrong, crashed or hung"),
+        "void": void(frame),
+        "environment": [] if "ranks" in run.metadata else variables.told(run.metadata["machine"]),
+        "throttled": throttled(judged),
+        "above the roof": above_the_roof(judged),
+        "unequal": unequal(judged),
+        "slower": _beyond_margin(judged, "worst", -1),
+        "below own ideal": below_own_ideal(judged),
+        "few rounds": few_rounds(judged),
+        "roof drifted": roof_drifted(run),
+        "disturbed": _above(judged, "others_share", OTHERS, "other processes took up to {} of the CPU"),
+        "waiting": _above(judged, "waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
+        "stolen time": _above(judged, "stolen_share", STOLEN, "up to {}"),
+        "not measured": _outcomes(run, skipped="skipped", not_run="not run"),
+        "faster": _beyond_margin(judged, "best", 1),
+    }
 
 
 def cut_off(run: Run, frame: DataFrame) -> Lines:
@@ -54,26 +76,12 @@ def cut_off(run: Run, frame: DataFrame) -> Lines:
         yield f"{reason}; {len(frame)} rows by then"
 
 
-def quick(run: Run, frame: DataFrame) -> Lines:
-    if run.metadata.get("options", {}).get("quick"):
-        yield QUICK
-
-
-def failed(run: Run, frame: DataFrame) -> Lines:
-    return _outcomes(run, failed="wrong, crashed or hung")
-
-
-def void(run: Run, frame: DataFrame) -> Lines:
+def void(frame: DataFrame) -> Lines:
     off_pace = frame["link_off_pace"].dropna()
     return _cases(frame, off_pace.abs(), lambda most: f"the link off its pace by up to {100 * off_pace[most]:+.0f} %")
 
 
-def environment(run: Run, frame: DataFrame) -> Lines:
-    """A line for each variable; ranks get their threads from torchrun."""
-    return [] if "ranks" in run.metadata else variables.told(run.metadata["machine"])
-
-
-def throttled(run: Run, frame: DataFrame) -> Lines:
+def throttled(frame: DataFrame) -> Lines:
     is_steady = frame["steady_throttled"].fillna("").ne("")
     hot = frame[frame["throttled"].eq(True).fillna(False) | is_steady]
 
@@ -84,12 +92,12 @@ def throttled(run: Run, frame: DataFrame) -> Lines:
     return _cases(frame, hot["time_s"], reason)
 
 
-def above_the_roof(run: Run, frame: DataFrame) -> Lines:
+def above_the_roof(frame: DataFrame) -> Lines:
     of_roof = frame["of_roof"][frame["above_roof"].eq(True).fillna(False)]
     return _cases(frame, of_roof, lambda most: f"up to {percent_text(of_roof[most])}")
 
 
-def unequal(run: Run, frame: DataFrame) -> Lines:
+def unequal(frame: DataFrame) -> Lines:
     """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
     again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
     missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
@@ -100,11 +108,7 @@ def unequal(run: Run, frame: DataFrame) -> Lines:
     yield f"the baseline is not as fast as itself on {where}, {_ratio_text(most)}: {case_words(most)}"
 
 
-def slower(run: Run, frame: DataFrame) -> Lines:
-    return _beyond_margin(frame, "worst", -1)
-
-
-def below_own_ideal(run: Run, frame: DataFrame) -> Lines:
+def below_own_ideal(frame: DataFrame) -> Lines:
     arms = overlapping(frame).dropna(subset="of_own_ideal")
     for op, low in arms[arms["of_own_ideal"] < OWN_IDEAL].groupby("op", sort=False):
         least = low.loc[low["of_own_ideal"].idxmin()]
@@ -114,13 +118,13 @@ def below_own_ideal(run: Run, frame: DataFrame) -> Lines:
         yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
 
 
-def few_rounds(run: Run, frame: DataFrame) -> Lines:
+def few_rounds(frame: DataFrame) -> Lines:
     rounds = frame["rounds"]
     few = rounds[rounds.lt(FEWEST_ROUNDS) | frame["stopped_by"].eq(INTERRUPTED)]
     return _cases(frame, -few, lambda most: f"{few[most]} or more")
 
 
-def roof_drifted(run: Run, frame: DataFrame) -> Lines:
+def roof_drifted(run: Run) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((line["ceiling"], line["dtype"]), line["value"]) for line in run.ceilings)
     for ceiling in ceilings_of(run):
@@ -136,56 +140,11 @@ def roof_drifted(run: Run, frame: DataFrame) -> Lines:
             yield f"{name} is known to within {error_text(off)}"
 
 
-def disturbed(run: Run, frame: DataFrame) -> Lines:
-    return _above(frame, "others_share", OTHERS, "other processes took up to {} of the CPU")
-
-
-def waiting(run: Run, frame: DataFrame) -> Lines:
-    return _above(frame, "waiting_share", OTHERS, "threads waited for a core in up to {} of the samples")
-
-
-def stolen_time(run: Run, frame: DataFrame) -> Lines:
-    return _above(frame, "stolen_share", STOLEN, "up to {}")
-
-
-def not_measured(run: Run, frame: DataFrame) -> Lines:
-    return _outcomes(run, skipped="skipped", not_run="not run")
-
-
-def faster(run: Run, frame: DataFrame) -> Lines:
-    return _beyond_margin(frame, "best", 1)
-
-
-RULES = {
-    rule.__name__.replace("_", " "): rule
-    for rule in (
-        cut_off,
-        quick,
-        failed,
-        void,
-        environment,
-        throttled,
-        above_the_roof,
-        unequal,
-        slower,
-        below_own_ideal,
-        few_rounds,
-        roof_drifted,
-        disturbed,
-        waiting,
-        stolen_time,
-        not_measured,
-        faster,
-    )
-}
-
-
 def case_words(row: Series) -> str:
     """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
     values = row[[*WORDS]]
-    shape = shape_text(row)
-    if shape:
-        values["layer"] = shape
+    if row["layer"] == SHAPE:
+        values["layer"] = shape_text(row)
         values["tp"] = None
     words = [WORDS[name].format(value) for name, value in values.dropna().items()]
     return f"{row['contender']} on {', '.join(words)}"

@@ -118,10 +118,11 @@ def kernels_text(names: str) -> str:
     return " + ".join(texts)
 
 
-FORMATS = {
+FORMATS: dict[str, Callable] = {
     "": str,
     "time": time_text,
     "rate": rate_text,
+    "flops": lambda tflops: flops_text(1e12 * tflops),
     "percent": percent_text,
     "growth": growth_text,
     "roof": roof_text,
@@ -133,9 +134,10 @@ FORMATS = {
     "link": lambda kind: HOW.get(kind, kind),
 }
 """Format of `fields.toml` -> what writes a value."""
-WITH_ENDS = {
+WITH_ENDS: dict[str, Callable] = {
     "hidden": hidden_text,
     "interval3": interval_text,
+    "mean": mean_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
     "ratio_mean": partial(ratio_text, text=mean_text),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.format import growth_text
-from roofline.report.tables import TABLES, Section, declared
+from roofline.report.tables import Section, declared
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COLUMNS = TABLES["columns"]["overlap"]
 FIGURES = ("network_roofline", "overlap", "timeline")
 
 
@@ -81,7 +79,7 @@ def _costs(op: str, rows: DataFrame) -> str:
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
     slowdowns = shapes["gemm_slowdown"].dropna()
     if len(slowdowns):
-        text += f", beside other traffic {median(slowdowns):.2f} of that"
+        text += f", beside other traffic {slowdowns.median():.2f} of that"
     slower = rows.dropna(subset="link_slowdown").groupby("contender", sort=False)["link_slowdown"].median()
     if len(slower):
         times = [f"{ratio:.2f} ({arm})" for arm, ratio in slower.items()]

@@ -5,10 +5,10 @@ ways."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roofline.analysis.fields import FIELDS
+from roofline.analysis.fields import FIELDS, Field
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
 from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
@@ -34,7 +34,7 @@ class Section(NamedTuple):
     title: str
     about: str = ""
     figures: Sequence[str] = ()
-    table: DataFrame | None = None
+    table: Any = None
     lines: Sequence[str] = ()
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""
@@ -62,13 +62,13 @@ def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
     return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
 
 
-def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
-    """The texts of the fields `names` under their headers. A field that no row has is left out."""
+def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = FIELDS) -> DataFrame:
+    """The texts of the `fields` of these names under their headers. A field that no row has is left out."""
     import pandas
 
     columns = {}
     for name in names:
-        field = FIELDS[name]
+        field = fields[name]
         columns_of_cell = [name]
         write = FORMATS.get(field.format)
         if not write:
@@ -110,18 +110,8 @@ def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str]) -> list[str]:
 
 
 def terminal(table: DataFrame) -> list[str]:
-    """Aligned lines; where rows share their first cell, with a blank one between groups of them."""
-    header, *body = aligned([list(table), *table.to_numpy()], sides(table))
-    firsts = list(table.iloc[:, 0])
-    has_groups = len({*firsts}) < len(firsts)
-    lines = [header]
-    before = None
-    for line, first in zip(body, firsts, strict=True):
-        if has_groups and before not in (None, first):
-            lines.append("")
-        lines.append(line)
-        before = first
-    return lines
+    """Aligned lines, the header first."""
+    return aligned([list(table), *table.to_numpy()], sides(table))
 
 
 def markdown(table: DataFrame, *, trusted: bool = False) -> str:

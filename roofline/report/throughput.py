@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE
+from roofline.analysis.fields import Field
 from roofline.analysis.records import records_of
 from roofline.analysis.tokens import COLUMNS as BY_TOKENS
 from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
-from roofline.report.format import (
-    flops_text,
-    interval_text,
-    mean_text,
-    number_text,
-    roof_text,
-)
-from roofline.report.tables import TABLES, Section, declared, escaped
+from roofline.report.format import interval_text
+from roofline.report.tables import Section, declared, escaped, texts
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
-COLUMNS = TABLES["columns"]["throughput"]
-IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
-"""The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
-DISPATCHED = "dispatched [95 %]"
-"""The same ratio, in turns, of what `kernels.matmul` takes."""
+FASTEST, LEAST, SUSTAINED, DISPATCHED = (
+    BY_TOKENS[name].header for name in ("fastest", "least", "sustained", "dispatched_ratio")
+)
+"""Columns of the table by rows of x that say more than their fields do."""
 FIGURES = ("memory_roofline", "attention")
-STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
@@ -67,54 +59,28 @@ def brief(run: Run, frame: DataFrame) -> Section:
 
 def tokens_table(rows: DataFrame) -> DataFrame:
     """The table of `analysis.tokens.by_tokens` in texts."""
-    import pandas
-
-    libraries = list(rows)[len(BY_TOKENS) :: 3]  # with two columns more for the ends of each
-    has_dispatched = rows["dispatched_shapes"].any()
-    has_sustained = rows["sustained_shapes"].any()
-    table = []
-    for row in rows.to_dict("records"):
-        cells = {
-            "M": str(row["m"]),
-            "dtype": row["dtype"],
-            "shapes": str(row["shapes"]),
-            "baseline": row["baseline"],
-            "its rate": flops_text(1e12 * row["baseline_tflops"]),
-            "fastest beside it": row["fastest"] + _tuned_text(row["tuned"]),
-            "rate": flops_text(1e12 * row["tflops"]),
-            IN_TURNS: _mean_text(row, "ratio_to_baseline"),
-        }
-        if has_dispatched:
-            cells[DISPATCHED] = _dispatched_text(row)
-        if has_sustained:
-            cells[SUSTAINED] = _mean_text(row, "sustained") + _fewer_text(row, "sustained_shapes")
-        cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
-        cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
-        for name in libraries:
-            cells[f"{name} [95 %]"] = _mean_text(row, name)
-        table.append(cells)
-    return pandas.DataFrame(table)
-
-
-def _mean_text(row: dict, name: str) -> str:
-    """A mean over the shapes with its interval; `-` of none."""
-    ratio = [row[column] for column in columns_of(name)]
-    return "-" if math.isnan(ratio[0]) else mean_text(*ratio)
-
-
-def _dispatched_text(row: dict) -> str:
-    """The choice of `kernels.matmul`, with its ratio; `unmeasured` where it was not measured."""
-    if not row["dispatched_shapes"]:
-        return "unmeasured"
-    names = row["dispatched"] + _tuned_text(row["dispatched_tuned"])
-    return f"{_mean_text(row, 'dispatched_ratio')} {names}" + _fewer_text(row, "dispatched_shapes")
+    fields = dict(BY_TOKENS)
+    for name in list(rows)[len(BY_TOKENS) :: 3]:  # libraries, with two columns more for the ends of each
+        fields[name] = Field(name, "", "1", f"{name} [95 %]", "mean", columns_of(name)[1:])
+    table = texts(rows, [name for name, field in fields.items() if field.header], fields)
+    for index, row in rows.iterrows():
+        table.loc[index, FASTEST] += _tuned_text(row["tuned"])
+        table.loc[index, LEAST] = f"{table.loc[index, LEAST]} {row['least_shape']}".rstrip()
+        if SUSTAINED in table:
+            table.loc[index, SUSTAINED] += _fewer_text(row, "sustained_shapes")
+        if row["dispatched_shapes"]:
+            names = f" {row['dispatched']}{_tuned_text(row['dispatched_tuned'])}"
+            table.loc[index, DISPATCHED] += names + _fewer_text(row, "dispatched_shapes")
+        elif DISPATCHED in table:
+            table.loc[index, DISPATCHED] = "unmeasured"
+    return table
 
 
 def _tuned_text(shapes: float | None) -> str:
     return f" ({shapes:g} tuned)" if shapes and shapes > 0 else ""
 
 
-def _fewer_text(row: dict, name: str) -> str:
+def _fewer_text(row: Series, name: str) -> str:
     """Of how many shapes a mean is, where it is not of all."""
     return f", {row[name]} shapes" if 0 < row[name] < row["shapes"] else ""
 

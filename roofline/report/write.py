@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ANALYSES = {"overlap": overlap, "throughput": throughput}
-"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `COLUMNS` and `FIGURES`, of which the first
+"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)` and `FIGURES`, of which the first
 stands beside the brief table."""
 
 MOST_FINDINGS = 3
 """On a terminal."""
-
-FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
 
 
 def write(folder: Path, run: Run | None = None) -> list[Path]:
@@ -40,7 +38,7 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     run = run or load(folder)
     cases = frame(run).copy(deep=False)
     drawn, pictures = [], {}
-    for name in FIGURES:
+    for name in plots.__all__:
         with matplotlib.rc_context():
             figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:
@@ -80,7 +78,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         summary += analysis.summary(rows)
         of_users = run.metadata.get("options", {}).get("users")  # who ask for each of theirs
         is_long = len(shown.table) > 0 and not of_users
-        table = tables.texts(rows, analysis.COLUMNS)
+        table = tables.texts(rows, tables.TABLES["columns"][name])
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))

@@ -15,7 +15,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +31,7 @@ NAME = "samples.jsonl"
 PACKED = f"{NAME}.xz"
 """A run that was committed has its journal packed."""
 
-OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
+OPENERS: dict[str, Callable] = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
 """The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
@@ -41,11 +41,13 @@ SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 def make_folder(folder: Path) -> Path:
     """Make `folder`, or `folder`-2 and so on where another run has that name; returns it. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        numbered = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+    numbers = itertools.count(2)
+    numbered = folder
+    while True:
         with suppress(FileExistsError):
             numbered.mkdir()
             return numbered
+        numbered = folder.with_name(f"{folder.name}-{next(numbers)}")
 
 
 class Journal:

@@ -76,7 +76,7 @@ class Process(Line):
 
 @dataclass
 class Pass(Line):
-    """What the passes over a shape came to by now."""
+    """The sum of the passes over a shape by now."""
 
     passes: int
     stopped_by: str

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from operator import truediv
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofline.store import lines, typed
 from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
@@ -19,8 +19,6 @@ from roofline.theory.work import Work
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Scalar = str | int | float | bool | None
 
 SAMPLE_COLUMNS = {
     "case": "its case id",
@@ -93,7 +91,7 @@ class Shape:
     op: str
     analysis: str
     """Name of the analysis that judges it: `throughput` or `overlap`."""
-    params: dict[str, Scalar]
+    params: dict[str, Any]
     """The fields of its case, which make it again."""
     dtype: str
     work: Work
@@ -133,10 +131,10 @@ class Shape:
 
     @property
     def apart_field(self) -> dict[str, str]:
-        """What lines of it have that was made apart."""
+        """The field by which lines say that the shape was made apart."""
         return {"apart": self.apart} if self.apart else {}
 
-    def apply(self, kind: str, read: object, line: dict) -> None:
+    def apply(self, kind: str, read: Any, line: dict) -> None:
         """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
         match kind:
             case "pass":
@@ -167,7 +165,7 @@ class Shape:
         self.rounds = [round_ for round_ in self.rounds if round_.pass_index <= self.passes]
         self.round_count = len(self.rounds)
 
-    def get(self, name: str, default: Scalar = None):
+    def get(self, name: str, default: Any = None) -> Any:
         """A parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
 
@@ -189,7 +187,7 @@ class Shape:
 
     def ratios(self, contender: str) -> dict[int, float]:
         """{process: the baseline's typical time over that of a contender}."""
-        return by_process(truediv, self.anchor, self.times_s(contender), groups=self.groups)
+        return by_process(truediv, self.anchor or {}, self.times_s(contender), groups=self.groups)
 
     @property
     def anchor(self) -> dict[int, float] | None:
@@ -206,7 +204,7 @@ class Shape:
         """{round: value} of what was read beside the time."""
         values = {}
         for round_ in self.rounds:
-            of_entrant = round_.values.get(entrant, {})
+            of_entrant = round_.values.get(entrant or "", {})
             if name in of_entrant:
                 values[round_.index] = of_entrant[name]
         return values
@@ -241,8 +239,8 @@ class Shape:
     def rivals(self) -> list[str]:
         """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        libraries = []
-        rivals = []
+        libraries: list[str] = []
+        rivals: list[str] = []
         for name in self.measured:
             if name not in (self.baseline, self.baseline + AGAIN):
                 (libraries if self.entrants[name].get("of_library") else rivals).append(name)

@@ -1,1 +1,2 @@
-"""What runs in pytest's process: it plans, begins workers, journals what they tell, and says whose fault an end was."""
+"""The part of a run in pytest's process: it plans, begins workers, journals what they tell, and says whose fault an end
+was."""

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
+from roofline.protocol.messages import Request
 from roofline.store.outcome import Outcome
 from roofline.store.run import INTERRUPTED
 from roofline.supervise.child import Told
 from roofline.supervise.run_writer import RunWriter
-from roofline.worker.messages import Request
 
 LEAST_S, OF_PLAN = 60.0, 0.1
 """All trials of a run may take so many seconds, or so much of the time of its plan, whichever is more."""
@@ -28,7 +28,7 @@ Cases = dict[str, list[str]]
 
 @dataclass
 class Trials:
-    """Who is suspected, and what came of it."""
+    """The suspects of a run, and what came of it."""
 
     writer: RunWriter
     planned: Cases
@@ -61,8 +61,8 @@ class Trials:
                     self.waiting[shape, name] = "it was left out before"
 
     def left(self) -> Cases:
-        """What is left to measure together: of shapes that are not whole all who are not out, or were measured
-        alone."""
+        """The cases that are left to measure together: of shapes that are not whole all who are not out, or were
+        measured alone."""
         run = self.writer.run
         out = {*run.outcomes, *self.given_up, *map("-".join, self.waiting)}
         cases = {}
@@ -114,8 +114,8 @@ class Trials:
                 self._suspect(shape, name, "others of the shape had failed, and do well alone")
 
     def next(self, among: Container[str]) -> tuple[str, Cases]:
-        """Who is tried next, and the cases of that on the shapes `among` which it is; nobody where none waits there.
-        Who failed too often is given up, and where the time for trials is over, all are."""
+        """The next contender to be tried, and its cases on the shapes `among` which it is; nobody where none waits
+        there. Who failed too often is given up, and where the time for trials is over, all are."""
         for case in [case for case in self.waiting if case[0] in among]:
             if self.is_enough(case[1]):
                 self._give_up(case, f"alone it failed on {self.failures[case[1]]} shapes")
@@ -126,7 +126,7 @@ class Trials:
         return name, {shape: [name] for shape, other in waiting if other == name}
 
     def is_enough(self, name: str) -> bool:
-        """Whether trials of a contender have shown enough."""
+        """True where trials of a contender have shown enough."""
         return self.failures[name] >= MOST_FAILURES
 
     def close(self, worker: Told, done: Container[str]) -> None:

@@ -3,10 +3,10 @@ becomes of who is suspected, is in `supervise.apart`."""
 
 from dataclasses import replace
 
+from roofline.protocol.messages import Step
 from roofline.store.outcome import FAILED, Outcome
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.session import Session
-from roofline.worker.messages import Step
 
 WHERE = {
     Step.PREPARE: "while its shape was prepared",
@@ -18,7 +18,8 @@ WHERE = {
 
 
 def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None:
-    """That of what a worker was at when it ended, with the step and the rank; None where it ended well, or was to."""
+    """The outcome of what a worker was at when it ended, with the step and the rank; None where it ended well, or was
+    to."""
     if end.is_well or worker.is_stopped or session.end_reason or session.signals:
         return None
     step = end.step.step
@@ -32,8 +33,9 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
 
 
 def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
-    """Who may have ended a worker that was at a shape: whose turn or call it was, or where that is not known, who was
-    alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes on."""
+    """The contenders that may have ended a worker at a shape: whose turn or call it was, or where that is not known,
+    who was alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes
+    on."""
     shape = end.step.shape
     told = end.broke.name if end.broke else _at_turn(worker, end)
     name = told or end.step.name or worker.request.apart

@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from roofline.host import container
+from roofline.protocol.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
+from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
 from roofline.store.run import Shape
 from roofline.supervise.limits import Patience
-from roofline.theory import container
-from roofline.worker.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
-from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
@@ -41,7 +41,7 @@ HUNG, WAITS = "hung", "waits"
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended, and where, as ranks tell one another where it was not well."""
+    """The end of a worker: how and where, as ranks tell one another where it was not well."""
 
     step: StepBegan
     how: str = ""
@@ -54,7 +54,7 @@ class WorkerEnd:
 
     @property
     def is_well(self) -> bool:
-        """Whether it did what it was asked for."""
+        """True where it did what it was asked for."""
         return not (self.how or self.broke)
 
     @property
@@ -63,14 +63,16 @@ class WorkerEnd:
 
     @property
     def excuse(self) -> tuple[bool, ...]:
-        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        """The rank of an end by how well another's excuses it: who raises may have lost a peer, and who goes on may
+        wait for one."""
         return self.how == WAITS, self.is_hung, bool(self.broke)
 
 
 class Told:
     """A worker that runs now: what it is asked for, and what it has told by now."""
 
-    marked = 0
+    patience: Patience
+    """Of one in a process of its own: with its present step."""
     ends_at = math.inf
     """When it is to stop, by this process's clock."""
     is_stopped = False
@@ -88,6 +90,11 @@ class Told:
         """Shapes whose turns were journalled."""
         self.done: set[str] = set()
         """Shapes that were checked."""
+
+    @property
+    def marked(self) -> int:
+        """The value that it keeps `mark[0]` at, or kept when it ended."""
+        return 0
 
     @property
     def seconds(self) -> float:
@@ -122,7 +129,7 @@ MARK = "ROOFLINE_WORKER"
 class Child(Told):
     """A worker in a process of its own, as its supervisor sees it."""
 
-    def __init__(self, request: Request, root: Path):
+    def __init__(self, request: Request, root: Path | None):
         """Begin it in the folder `root`."""
         super().__init__(request)
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
@@ -132,8 +139,6 @@ class Child(Told):
         self._name = uuid.uuid4().hex
         self._ended = ""
         """How it ended, in words, once it was ended."""
-        self.patience: Patience | None = None
-        """With its present step."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
         ours, theirs = socket.socketpair()
@@ -161,12 +166,11 @@ class Child(Told):
 
     @property
     def marked(self) -> int:
-        """What it keeps `mark[0]` at, or kept when it ended."""
         return self._mark[0]
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
+        """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
     def go_on(self, is_over: bool) -> None:
@@ -175,7 +179,7 @@ class Child(Told):
         self.channel.acknowledge(stop=self.is_stopped)
 
     def stands(self) -> str:
-        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
+        """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
 
         def answer() -> bool | re.Match | None:
             if self.process.poll() is not None:
@@ -236,7 +240,7 @@ def kill_marked(name: str, value: str) -> None:
 
 
 def end_text(code: int, printed: str) -> str:
-    """How a process ended, in words: by its exit code, and the last line that it printed.
+    """The end of a process in words: by its exit code, and the last line that it printed.
 
     >>> end_text(-9, ""), end_text(-40, ""), end_text(3, "no room")
     ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')

@@ -24,11 +24,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from roofline.protocol.messages import Request
+from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
 from roofline.supervise import metadata, signals
 from roofline.supervise.child import Child, WorkerEnd
-from roofline.worker.messages import Request
-from roofline.worker.ranks import PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -43,7 +43,7 @@ class RankLostError(RuntimeError):
 
 
 class Epochs:
-    """What a supervisor says to those of other ranks, and hears of them."""
+    """The supervisors of all ranks, as one of them speaks to the others and hears of them."""
 
     def __init__(self, store, rank: int, size: int):
         from torch.distributed import PrefixStore
@@ -121,11 +121,11 @@ class Epochs:
         for rank in range(1, self.size):
             if left := self.store_get(f"left {rank}"):
                 ends[str(rank)] = typed.read(WorkerEnd, left)
-        rank = min(ends, key=lambda rank: ends[rank].excuse)
-        cause = ends[rank]
+        likeliest = min(ends, key=lambda name: ends[name].excuse)
+        cause = ends[likeliest]
         if cause.is_hung:
-            rank = " or ".join(rank for rank, end in ends.items() if end.excuse == cause.excuse)
-        return replace(cause, rank=rank)
+            likeliest = " or ".join(name for name, end in ends.items() if end.excuse == cause.excuse)
+        return replace(cause, rank=likeliest)
 
     def close(self) -> str:
         """End the run for all ranks, once; returns which did not leave, in words."""
@@ -214,7 +214,7 @@ class Follower:
 
 
 def identity(root: Path, words: list[str]) -> dict:
-    """What ranks have in common: versions, commit, and the `words` of the command line."""
+    """The properties that ranks have in common: versions, commit, and the `words` of the command line."""
     return {
         "Python": platform.python_version(),
         "torch": version("torch"),

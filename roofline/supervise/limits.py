@@ -1,4 +1,4 @@
-"""How long a worker may be at a step before it counts as hung."""
+"""Limits on the time of a step, behind which a worker counts as hung."""
 
 import math
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import Options
-from roofline.worker.messages import Step, StepBegan
+from roofline.protocol.messages import Step, StepBegan
 
 BASELINE_CALLS, TIMES_OF_RULE = 100, 3
 LIMIT_S = {
@@ -32,7 +32,7 @@ BUSY = 0.02
 
 
 def limit_s(step: StepBegan, device: str, baseline_call_s: float) -> float:
-    """What `step` may take, where a call of the baseline takes `baseline_call_s`."""
+    """The seconds that `step` may take, where a call of the baseline takes `baseline_call_s`."""
     limit = LIMIT_S[step.step][device]
     if not step.shape:
         return limit
@@ -62,7 +62,7 @@ class Patience:
         return self._began + self._limit_s - time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the worker hangs. A first call gets as much again while it uses the CPU."""
+        """True where the worker hangs. A first call gets as much again while it uses the CPU."""
         if self.left_s > 0:
             return False
         used_s = cpu_s(self._process)

@@ -7,20 +7,20 @@ processes. How it ended is the last that is heard of it; what becomes of what it
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from copy import deepcopy
 from multiprocessing.connection import wait
 
 from roofline import operations
+from roofline.protocol.messages import Message, Request, StepBegan, Stopped
 from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
-from roofline.supervise.epochs import RankLostError
+from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.limits import Patience
 from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
 from roofline.worker import worker as worker_here
-from roofline.worker.messages import Request, StepBegan, Stopped
 
 LOOK_S = 0.5
 """From one look to the next at workers that tell nothing, and for signals: what one forked may hold its end of the
@@ -34,7 +34,7 @@ BY_SIGNAL = 130
 """Exit code of a run that a second signal ended."""
 
 
-Messages = Iterator[tuple[Child, object]]
+Messages = Generator[tuple[Child, Message | WorkerEnd], None, None]
 """Workers, and what each tells."""
 
 
@@ -44,11 +44,11 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
     rounds."""
     if session.root:
         with closing(listen(session, requests)) as messages:
-            for worker, message in messages:
-                hear(worker, message)
+            for child, message in messages:
+                hear(child, message)
         return
 
-    def tell(message: object) -> None:
+    def tell(message: Message) -> None:
         message = deepcopy(message)  # as from another process
         worker.take(message)
         hear(worker, message)
@@ -105,7 +105,7 @@ def _begun(session: Session, request: Request) -> list[Child]:
 
 
 def _patience(session: Session, worker: Child) -> Patience:
-    """How long a worker may be at its step, by what a call of the baseline took, or else by its work and what the
+    """The patience with a worker at its step, by what a call of the baseline took, or else by its work and what the
     machine does."""
     options, shape, call_s = session.options, worker.step.shape, 0.0
     if shape:
@@ -121,7 +121,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
     channels = [worker.channel for worker in workers]
     look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
     ready = wait(channels, max(0.0, look_s))
-    have_failed = session.epochs and _hear_of_ranks(session)
+    have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
     for worker in list(workers):
         is_heard = worker.channel in ready or worker.is_over
         message = None
@@ -137,16 +137,16 @@ def _look(session: Session, workers: list[Child]) -> Messages:
             worker.go_on(session.is_over(worker.request))
 
 
-def _hear_of_ranks(session: Session) -> bool:
-    """Whether another rank has failed. A signal that came to one ends the run here, too."""
-    session.epochs.check_heartbeats()
-    name = session.epochs.store_get("interrupted")
+def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
+    """True where another rank has failed. A signal that came to one ends the run here, too."""
+    epochs.check_heartbeats()
+    name = epochs.store_get("interrupted")
     if name and not session.signals:
         session.signals.append((name, time.monotonic()))
-    return bool(session.epochs.store_get("failed"))
+    return bool(epochs.store_get("failed"))
 
 
-def _next(session: Session, worker: Child) -> object:
+def _next(session: Session, worker: Child) -> Message | WorkerEnd:
     """The next message of a worker, or how it ended."""
     try:
         message = worker.receive()
@@ -169,7 +169,7 @@ def _end(session: Session, worker: Child, how: str = "") -> WorkerEnd:
     if session.epochs and not end.is_well and not session.signals:
         end = session.epochs.end(end)
     worker.end()
-    if worker.is_held and session.run:
+    if worker.is_held and session.has_begun:
         at = worker.step.words
         session.writer.note(
             f"held process, {at}",
@@ -195,7 +195,7 @@ def _stop(session: Session, workers: list[Child]) -> Messages:
 
 
 def _end_at_once(session: Session, name: str) -> None:
-    if session.narrator and session.run:
+    if session.narrator and session.has_begun:
         ways_on = signals.ways_on(session.run, session.folder)
         session.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
     os._exit(BY_SIGNAL)

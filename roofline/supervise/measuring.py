@@ -6,9 +6,11 @@ A run that decides goes on with what is undecided, and who is suspected is measu
 import time
 
 from roofline.analysis import decision
+from roofline.host import telemetry
+from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 from roofline.store.lines import as_read
 from roofline.store.outcome import left_out
-from roofline.store.run import INTERRUPTED, Run, Shape
+from roofline.store.run import INTERRUPTED, Run, Shape, key_of
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
@@ -18,8 +20,6 @@ from roofline.supervise.listen import run_workers
 from roofline.supervise.plan import duration
 from roofline.supervise.run_writer import pass_line
 from roofline.supervise.session import Session
-from roofline.worker import telemetry
-from roofline.worker.messages import Kind, Request, ShapePrepared, StepBegan, Turns
 
 MOST_TIMES = 3
 """A run with decisions takes up to so many times the time of its plan."""
@@ -62,8 +62,8 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     if apart:
         passes = {}
         for shape in cases:
-            made = run.made(shape, apart)
-            passes[shape] = session.passes - (made.passes if made else 0)
+            alone = run.made(shape, apart)
+            passes[shape] = session.passes - (alone.passes if alone else 0)
         return [_request(session, cases, passes, apart=apart, when=when)]
     close_decided(session)
     left = session.trials.left()
@@ -101,7 +101,7 @@ def close_decided(session: Session) -> None:
 
 
 def _is_given_up(session: Session, shapes: list[Shape]) -> bool:
-    """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
+    """True where no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
     disturbance = "" if session.is_gone_on else decision.disturbance(shapes)
     session.is_gone_on = True
     if not disturbance:
@@ -118,7 +118,7 @@ def passes_done(session: Session) -> int:
 
 
 def progress(session: Session, worker: Told, since: float, passes_before: int) -> str:
-    """How far the run is, in words. It goes on since `since`, and there were `passes_before` then."""
+    """The progress of the run, in words. It goes on since `since`, and there were `passes_before` then."""
     done = passes_done(session)
     if apart := worker.request.apart:
         return f"{done} passes, {apart} alone"
@@ -154,7 +154,7 @@ def add_turns(session: Session, worker: Told, turns: Turns) -> None:
     lines = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
     if session.writer.write(header, *lines):
         session.run.apply(header)
-        session.run.made(turns.shape, apart).rounds += turns.rounds
+        session.run.shapes[key_of(turns.shape, apart)].rounds += turns.rounds
         session.writer.add(*turns.timelines)
 
 
@@ -223,7 +223,7 @@ def undecided(run: Run, planned: Cases, passes: int) -> list[Shape]:
 
 
 def is_time_up(run: Run) -> bool:
-    """Whether the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
+    """True where the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
     seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
     further = seconds.get(False, [0.0])
     return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from roofline import __version__, operations
+from roofline.host.machine import anonymous
 from roofline.operations.matmul import BY_HEADS
 from roofline.operations.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 from roofline.store.source_files import hash_of_files
 from roofline.worker import METHOD_VERSION
-from roofline.worker.machine import anonymous
 
 UNKNOWN = "unknown"
 
@@ -95,9 +95,10 @@ def why_unknown(root: Path) -> str:
 def _of_git(root: Path) -> tuple[str, str]:
     """The commit, and why it is unknown."""
     describe = ["git", "describe", "--always", "--exclude=*", "--dirty=+dirty"]
-    about = {"cwd": root, "env": os.environ | {"LC_ALL": "C"}, "stderr": subprocess.PIPE}
+    env = os.environ | {"LC_ALL": "C"}
     try:
-        return subprocess.check_output(describe, text=True, errors="replace", **about).strip(), ""
+        told = subprocess.check_output(describe, text=True, errors="replace", cwd=root, env=env, stderr=subprocess.PIPE)
+        return told.strip(), ""
     except OSError as error:
         return UNKNOWN, f"git could not be run ({error.strerror})"
     except subprocess.CalledProcessError as error:

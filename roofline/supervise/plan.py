@@ -1,10 +1,10 @@
-"""How long a run takes by its plan, before anything is timed."""
+"""The plan of a run: the seconds that it takes, before anything is timed."""
 
 import math
 from dataclasses import dataclass
 
 from roofline import operations
-from roofline.worker.rounds import PATIENCE, StopRule
+from roofline.protocol.stop_rule import PATIENCE, StopRule
 
 START_S = 4.5
 """The seconds of a process, with its imports. Seconds here are those of two cores of a Xeon, in runs of 1 and of 12
@@ -35,8 +35,8 @@ CORE_FLOPS, GPU_FLOPS = 5e10, 3e14
 class Plan:
     """The seconds of a run by its plan: of all but the report, and of the report."""
 
-    measure_s: float
-    report_s: float
+    measure_s: float = 0.0
+    report_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -75,7 +75,7 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         begin_s += 2 * fill_s
     ceilings_s = CEILINGS_S + KINDS * min(2.0, options.max_seconds)
     measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
-    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.get, analyses)))
+    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses)))
 
 
 def turns_of_shape_s(call_s: float, contenders: int, options) -> float:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from roofline.host.machine import anonymous
 from roofline.store import journal
 from roofline.store.lines import as_read, plain
 from roofline.store.outcome import NOT_RUN, Outcome
 from roofline.store.run import INTERRUPTED, Run, Shape
-from roofline.worker.machine import anonymous
 
 
 class RunWriter:
@@ -19,21 +19,22 @@ class RunWriter:
         """Begin the run whose first line is `run`, in a new folder, or go on with `run` in its own.
 
         Raises OSError for a folder that cannot be written, or has no room."""
-        is_new = isinstance(run, dict)
-        self.folder = journal.make_folder(folder) if is_new else folder
-        self.run = Run(as_read(run)) if is_new else run
-        self._journal = journal.Journal(self.folder)
         self._end = end
-        if is_new:
-            self._journal.write({"kind": "run"} | self.run.metadata)
+        if isinstance(run, Run):
+            self.folder, self.run = folder, run
         else:
+            self.folder, self.run = journal.make_folder(folder), Run(as_read(run))
+        self._journal = journal.Journal(self.folder)
+        if self.run is run:
             self.add({"kind": "resumed", "started": _now()})
+        else:
+            self._journal.write({"kind": "run"} | self.run.metadata)
 
     def add(self, *lines: dict) -> None:
         """Journal lines, and apply them to the run. If that fails, neither has any of them."""
-        lines = [as_read(line) for line in lines]
-        if self.write(*lines):
-            for line in lines:
+        read = [as_read(line) for line in lines]
+        if self.write(*read):
+            for line in read:
                 self.run.apply(line)
 
     def write(self, *lines: dict) -> bool:
@@ -87,7 +88,7 @@ class RunWriter:
 
 
 def pass_line(shape: Shape, **changed) -> dict:
-    """What the last pass over a shape came to, some of it `changed`."""
+    """The line of the last pass over a shape, with some of it `changed`."""
     names = "passes", "processes", "stopped_by", "round_count", "telemetry", "late"
     line = {"kind": "pass", "shape": shape.id} | shape.apart_field
     return line | {name: getattr(shape, name) for name in names} | changed

@@ -1,4 +1,4 @@
-"""What pytest's process knows of its run: from the command line, through workers, to the report."""
+"""The session: all that pytest's process knows of its run, from the command line, through workers, to the report."""
 
 import sys
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.operations.options import Options, as_values
+from roofline.protocol.messages import Request
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome, left_out
 from roofline.store.run import Run
 from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
 from roofline.supervise.run_writer import RunWriter
-from roofline.worker.messages import Request
 
 
 @dataclass
@@ -35,13 +35,14 @@ class Session:
     """The folder that workers begin in; without it they run in this process."""
     hello: dict = field(default_factory=dict)
     """What the first worker tells of the machine, of its ranks, and of the clock that times the contenders."""
-    plan: Plan | None = None
-    """How long the run takes, once that was reckoned."""
+    plan: Plan = field(default_factory=Plan)
+    """How long the run takes; nothing until that was reckoned."""
     narrator: Any = None
     """Shows how far the run is (`progress`), says something (`say`), where a run is timed."""
-    writer: RunWriter | None = None
-    """The run and its journal, once it has begun."""
-    trials: Trials | None = None
+    has_begun: bool = False
+    writer: RunWriter = field(init=False)
+    """The run and its journal, and who is suspected in it, once that has begun."""
+    trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
     end_reason: str = ""
@@ -61,7 +62,8 @@ class Session:
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin a run, or go on with one, as `RunWriter` does. Raises OSError."""
         self.writer = RunWriter(folder, run, self.end)
-        most_s = max(LEAST_S, OF_PLAN * self.plan.seconds if self.plan else 0.0)
+        self.has_begun = True
+        most_s = max(LEAST_S, OF_PLAN * self.plan.seconds)
         self.trials = Trials(self.writer, self.planned, most_s, are_possible=bool(self.root and not self.epochs))
 
     def end(self, reason: str) -> None:
@@ -69,13 +71,13 @@ class Session:
         self.end_reason = self.end_reason or reason
 
     def is_over(self, request: Request) -> bool:
-        """Whether a worker is to do no more of what it was asked for."""
+        """True where a worker is to do no more of what it was asked for."""
         return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
 
     @property
-    def run(self) -> Run | None:
-        """What is known by now, once it has begun."""
-        return self.writer.run if self.writer else None
+    def run(self) -> Run:
+        """The run as it is known by now, once it has begun."""
+        return self.writer.run
 
     @property
     def folder(self) -> Path:
@@ -83,17 +85,17 @@ class Session:
 
     @property
     def passes(self) -> int:
-        """How many times each process comes back to a shape."""
+        """The number of times that each process comes back to a shape."""
         return self.hello["passes"]
 
     @property
     def processes(self) -> int:
-        """How many processes measure each shape, one after another."""
+        """The number of processes that measure each shape, one after another."""
         return self.options.processes or self.hello["processes"]
 
     @property
     def planned_passes(self) -> int:
-        """How many passes the plan makes over each shape."""
+        """The number of passes that the plan makes over each shape."""
         return self.passes * self.processes
 
     @property
@@ -104,7 +106,7 @@ class Session:
         return [operations.parse(name)[0] for name in left]
 
     def is_of_workers(self, shape: str) -> bool:
-        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
+        """True where workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
 
     def outcome(self, shape: str, name: str) -> Outcome | None:
@@ -120,15 +122,15 @@ class Session:
 
     def show_progress(self, text: str) -> None:
         """Show how far the run is."""
-        if self.narrator and self.run:
+        if self.narrator and self.has_begun:
             self.narrator.progress(text)
 
     def request(self, kind: str, cases: dict[str, list[str]], apart: str = "", **fields) -> Request:
-        """What a worker is asked for `cases`; `fields` are further ones of the request."""
-        refused = dict(self.trials.given_up) if self.trials else {}
+        """The request to a worker for `cases`; `fields` are further ones of the request."""
+        run = self.run if self.has_begun else Run({})
+        refused = dict(self.trials.given_up) if self.has_begun else {}
         chosen = dict(self.chosen)
         entrants = {}
-        run = self.run or Run({})
         for case, outcome in run.outcomes.items():
             if outcome.outcome == FAILED:
                 refused[case] = outcome.reason

@@ -1,15 +1,17 @@
 """Stages of a run: learn what the machine is, check, name kernels; each by workers. `supervise.measuring` measures."""
 
 from roofline import operations
+from roofline.host import machine
+from roofline.protocol.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
 from roofline.supervise.blame import conclude, outcome_of
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
 from roofline.supervise.session import Session
-from roofline.worker import launches, machine
-from roofline.worker.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
 
 CHECKERS = 4
 """Workers that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
+NAMED = "cuda"
+"""The device whose kernels have names."""
 
 
 def keep(session: Session, worker: Told, message: object) -> None:
@@ -115,7 +117,7 @@ def name_kernels(session: Session) -> None:
     runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
     again on one rank alone would leave the others waiting."""
     cases: dict[str, list[str]] = {}
-    has_names = session.options.device == launches.DEVICE
+    has_names = session.options.device == NAMED
     for shape in session.run.shapes.values():
         if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
             field = "costs" if shape.facts.get("has_costs") else "kernel_name"

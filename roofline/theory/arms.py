@@ -87,7 +87,10 @@ class OverlapPlan(NamedTuple):
         >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
         """
-        return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
+        end_s = ARMS[self.arm].end_s
+        if not end_s:
+            raise ValueError(f"{self.arm}: no simulated arm; take {', '.join(SIMULATED)}")
+        return end_s(self, t_gemm_s, t_comm_s)
 
     def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When that ends: its own ideal. For a table of tiles, which has hundreds, it is interpolated between ratios of

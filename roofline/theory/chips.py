@@ -7,9 +7,9 @@ are those of the vendor's own (DGX, HGX).
 
 from dataclasses import dataclass, field, replace
 
-from roofline.theory.arguments import nearest
 from roofline.theory.bounds import Roof
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30

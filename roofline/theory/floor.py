@@ -85,7 +85,7 @@ def _cpu_rates(machine: dict, dtype: str) -> Rates | str:
     per_cycle = {name: CPU_FLOP_PER_CYCLE[name].get(dtype, 0) for name in machine.get("instruction_sets", ())}
     if not per_cycle:
         return NO_INSTRUCTIONS
-    widest = max(per_cycle, key=per_cycle.get)
+    widest = max(per_cycle, key=per_cycle.__getitem__)
     flops = machine["affinity"] * CPU_HZ * per_cycle[widest]
     cores = f"{machine['affinity']} core{'s' * (machine['affinity'] != 1)}"
     source = f"{cores} at {CPU_HZ / 1e9:g} GHz, {per_cycle[widest]} a cycle by {widest}"

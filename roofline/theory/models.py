@@ -6,8 +6,8 @@ Of a mixture of experts, the FFN is one expert's, and `blocks` are those that ha
 import re
 from dataclasses import dataclass, replace
 
-from roofline.theory.arguments import nearest
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 
 
 @dataclass(frozen=True)

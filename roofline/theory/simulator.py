@@ -1,4 +1,4 @@
-"""What overlapping hid; when chunks arrive, and how long a tile takes, by which `arms` simulates each schedule.
+"""The part that overlapping hid; arrivals of chunks, and the time of a tile, by which `arms` simulates each schedule.
 
 Only arrivals and products take time: what contention, launches and accumulator traffic cost is measured elsewhere.
 """

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from roofline.theory.arguments import number
+from roofline.theory.words import number
 
 EXERCISE_BALANCE = 2750
 """FLOP per byte: 275e12 FLOP/s over 100e9 bytes/s, the machine of the exercise (2-byte elements)."""
@@ -117,7 +117,8 @@ def parse(text: str) -> Wire:
     """
     if text in LINKS:
         return Wire(text, 0.0)
-    pace, mover = re.fullmatch(rf"(.*?)({ENGINE}|{COPIER}[1-9]\d*)?", text, re.DOTALL).groups(default="")
+    pace, *movers = re.split(rf"({ENGINE}|{COPIER}[1-9]\d*)\Z", text)
+    mover = "".join(movers)
     for kind, default in (("balance", ""), ("ridge", "1"), ("memory", "")):
         if pace.startswith(kind):
             return Wire(kind, _above_0(pace.removeprefix(kind) or default, text), mover)

@@ -24,13 +24,13 @@ class Alone:
 
     @staticmethod
     def together(step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        """What `call()` returns on this rank, and None; but where it returns an `Outcome` on any, None and that of the
+        """The result of `call()` on this rank, and None; but where it returns an `Outcome` on any, None and that of the
         first rank to do so. Raises `Broken` as `in_step` does."""
         return call(), None
 
     @staticmethod
     def agreed(step: str, call: Callable[[], Any]) -> Any:
-        """What `call()` returns on this rank; all ranks call this, as users' operations do (docs/your-operation.md).
+        """The result of `call()` on this rank; all ranks call this, as users' operations do (docs/your-operation.md).
         Raises `Broken` as `in_step` does."""
         return call()
 
@@ -41,7 +41,7 @@ class Alone:
 
     @staticmethod
     def metadata() -> dict:
-        """What a run's first line says of its ranks, in the field `ranks`; all ranks call this."""
+        """The field `ranks` of a run's first line; all ranks call this."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What a short call takes otherwise than in a sample: of its host, as Python calls it, and replayed in a CUDA graph.
+"""The cost of a short call otherwise than in a sample: of its host, as Python calls it, and replayed in a CUDA graph.
 
 A sample hides the host behind a gate, and times one call on the device. Who calls from Python pays for the host where
 that is slower; who captures a graph pays for no host, and for less of a gap between calls.

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
+from roofline.host import device_errors
+from roofline.host.device_errors import CallError
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.run import PROBE
 from roofline.store.stats import grouped, time_of
 from roofline.theory.bounds import Roof
 from roofline.theory.chips import roof_of
-from roofline.worker import device_errors
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, stop_if_lost
-from roofline.worker.rounds import CallError, StopRule, take_turns
+from roofline.worker.rounds import take_turns
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ def _neighbour(reached: list[dict], highest: dict, device: str) -> str:
 
 
 def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict | None) -> Entrant | None:
-    """What takes turns with the contenders of the matmul `case`: a reader where it lies below the ridge, else a matmul;
-    None where one of the two ceilings was not measured.
+    """The probe that takes turns with the contenders of the matmul `case`: a reader where it lies below the ridge, else
+    a matmul; None where one of the two ceilings was not measured.
 
     The ridge is the datasheet's, so that each run of a chip has the same neighbour. By the ceilings of a day M = 256 on
     an H100 had the reader in one run and the matmul in the next: the clock fell from 1925 to 1607 MHz, and a ratio by

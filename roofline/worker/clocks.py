@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from roofline.worker.alone import ALONE
@@ -51,9 +51,9 @@ SM_HZ = 1.98e9
 
 
 class Clock:
-    """What a clock has unless it says otherwise."""
+    """The defaults of a clock."""
 
-    ranks = ALONE
+    ranks: Any = ALONE
     """Those that make the calls together."""
     readings: Sequence[dict] = ()
     """For each call of the last turn, what else was read beside the time; empty where nothing was."""
@@ -77,7 +77,7 @@ class Clock:
             self._busy = before
 
     def look_while_busy(self) -> None:
-        """What each `turn` and `burst` does before it waits."""
+        """Call the looks; each `turn` and `burst` does so before it waits."""
         for look in self._busy:
             look()
 
@@ -201,8 +201,8 @@ def core_times_s() -> dict[int, CoreTimes]:
 
 
 def lost_to_others_s(before: dict[int, CoreTimes], after: dict[int, CoreTimes]) -> float:
-    """How long threads waited for a core that no thread of this process had meanwhile: a link's thread may share one
-    with a worker."""
+    """The seconds that threads waited for a core that no thread of this process had meanwhile: a link's thread may
+    share one with a worker."""
     nothing = CoreTimes(0.0, 0.0, frozenset())
     lost_s = 0.0
     for thread, times in after.items():

@@ -16,10 +16,10 @@ from itertools import combinations
 import torch
 import torch.distributed as dist
 
+from roofline.host.machine import native_atomics
+from roofline.host.telemetry import nvml_handle
 from roofline.worker.clocks import Call, CudaClock
-from roofline.worker.machine import native_atomics
 from roofline.worker.ranks import LATE_S, Ranks
-from roofline.worker.telemetry import nvml_handle
 
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """torch's variable that lets several ranks of one GPU share memory: for tests of what is right, not of time."""
@@ -29,7 +29,7 @@ TIMEOUT = timedelta(seconds=4 * LATE_S)
 
 
 class World:
-    """What `ranks` have of their GPUs and of torch.distributed. Chooses this rank's GPU and their clock."""
+    """The GPUs of `ranks`, and their part of torch.distributed. Chooses this rank's GPU and their clock."""
 
     backend = "nccl"
 
@@ -51,7 +51,7 @@ class World:
 
     @property
     def shared(self) -> bool:
-        """Whether some ranks have one GPU together: no time of theirs is one of a wire."""
+        """True where some ranks have one GPU together: no time of theirs is one of a wire."""
         return self.here > self.gpus
 
     def why_not(self, kind: str) -> str | None:
@@ -80,7 +80,7 @@ class World:
         return torch.zeros(1, device="cuda")
 
     def metadata(self) -> dict:
-        """What a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
+        """The words of a run about its ranks, in the place of those without GPUs; all ranks call this."""
         links = None
         with suppress(Exception):  # NVML has a type for each way in which it knows nothing
             nvml, handle = nvml_handle()

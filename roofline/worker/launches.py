@@ -1,4 +1,4 @@
-"""What a call launches: the names of its kernels, by torch's profiler.
+"""The launches of a call: the names of its kernels, by torch's profiler.
 
 Asked when all timing is over: the profiler stays in the process once it was used. Names say which tile, depth and
 cluster a library chose, which is the cheapest explanation of a gap. No right to read counters is needed: only launches
@@ -8,12 +8,9 @@ are traced.
 import warnings
 from collections.abc import Callable
 
-from roofline.worker import device_errors
-from roofline.worker.messages import Step
+from roofline.host import device_errors
+from roofline.protocol.messages import Step
 from roofline.worker.prepared import stop_if_lost
-
-DEVICE = "cuda"
-"""What runs kernels that have a name."""
 
 ATTEMPTS = 2
 """The first trace of a process may come out empty: tracing is switched on while it begins."""

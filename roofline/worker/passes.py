@@ -7,14 +7,17 @@ import zlib
 from dataclasses import asdict, replace
 from statistics import median
 
+from roofline.host import device_errors
+from roofline.host.device_errors import CallError
+from roofline.protocol.messages import Broken, Rejected, ShapePrepared, Step, Turns
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Shape
 from roofline.store.stats import time_of
 from roofline.theory import floor
-from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
-from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
-from roofline.worker.prepared import Broken, rejection, stop_if_lost
-from roofline.worker.rounds import CallError, Rounds, StopRule
+from roofline.worker import call_costs, ceilings, process_state, steady
+from roofline.worker.prepared import rejection, stop_if_lost
+from roofline.worker.rounds import Rounds
 
 LATE = (
     "the host was late for every sample: a call that waits for the device, as by .item(), synchronize() or a copy to "
@@ -55,7 +58,7 @@ class ShapePasses:
 
     @property
     def goes_on(self) -> bool:
-        """Whether somebody is in for whom turns are taken."""
+        """True where somebody is in for whom turns are taken."""
         contenders = self.prepared.contenders
         apart = self.worker.request.apart
         return apart in contenders if apart else bool(contenders)
@@ -169,8 +172,8 @@ class ShapePasses:
         """A timeline of each entrant that noted some: that of the sample nearest to its median."""
         lines = []
         for name, times in self.rounds.times_s.items():
-            ranked = sorted(times, key=times.get)
-            middle = ranked[len(ranked) // 2] if ranked else None
+            ranked = sorted(times, key=times.__getitem__)
+            middle = ranked[len(ranked) // 2] if ranked else -1
             if timeline := self.rounds.timelines.get((name, middle)):
                 fields = {"kind": "timeline", "shape": self.shape, "contender": name, "round": middle}
                 lines.append(fields | timeline)
@@ -188,9 +191,9 @@ class ShapePasses:
                 prepared.reject(name, Outcome(FAILED, f"{name}: {LATE}"))
         self._refuse_impossible_times()
         for name in prepared.contenders:
-            if prepared.entrants[name].recheck:
+            if recheck := prepared.entrants[name].recheck:
                 worker.begin(Step.RECHECK, self.shape, name=name)
-                prepared.check_again(name)
+                prepared.check_again(name, recheck)
         if not self.is_first:
             return
         if prepared.has_call_costs:
@@ -207,10 +210,10 @@ class ShapePasses:
             return worker.note("floor", f"No floor under times of {case.dtype}: {limits}.")
         least = floor.floor(case.work, limits)
         for name in self.prepared.contenders:
-            time_s = time_of(self.rounds.times_s[name]).value
-            if time_s < least.seconds:
+            time = time_of(self.rounds.times_s[name])
+            if time and time.value < least.seconds:
                 reason = (
-                    f"{name}: faster than the chip can be: {1e6 * time_s:.2f} us, where {least.why} take "
+                    f"{name}: faster than the chip can be: {1e6 * time.value:.2f} us, where {least.why} take "
                     f"{1e6 * least.seconds:.2f} us; have each call do all of its work{ON_STREAM[worker.device]}"
                 )
                 self.prepared.reject(name, Outcome(FAILED, reason))

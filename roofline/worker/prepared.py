@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from roofline.host import device_errors, machine
+from roofline.protocol.messages import Broken, is_of_contender
 from roofline.store.outcome import FAILED, SKIPPED, Outcome
-from roofline.worker import device_errors, machine, process_state
+from roofline.worker import process_state
 from roofline.worker.clocks import Call
-from roofline.worker.messages import EndOfWorker, is_of_contender
 from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2, "fp8_block": 3e-3}
@@ -31,14 +33,9 @@ Rejection = Outcome
 """What the files of runners call an outcome: `Rejection(FAILED, reason)`."""
 
 
-class Broken(EndOfWorker):
-    """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
-    step with those of other ranks. `args` are the fields of the message `Broke`."""
-
-
 @dataclass
 class Entrant:
-    """Who takes turns in a round: a contender, an arm, or a reference beside them."""
+    """One that takes turns in a round: a contender, an arm, or a reference beside them."""
 
     name: str
     call: Call
@@ -77,10 +74,10 @@ def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
 
 @dataclass
 class PreparedCase:
-    """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
+    """The result of a runner's `prepare`: who may be timed, and who may not, each with a reason."""
 
-    case: object
-    """A `roofline.operations.base.Case`."""
+    case: Any
+    """A `roofline.operations.base.Case`, of some operation."""
     baseline: str
     """Name of the contender that the others are compared with. It is measured beside every selection."""
     device: str = "cpu"
@@ -110,7 +107,7 @@ class PreparedCase:
 
     @property
     def memory(self) -> str:
-        """What the operands take, and what there is for them, in words."""
+        """The memory that the operands take, and that there is for them, in words."""
         taken = self.case.sets * self.case.work.device_bytes / 1e9
         there = machine.worker_bytes(self.device) / 1e9
         return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"
@@ -161,13 +158,13 @@ class PreparedCase:
 
         self.admit(name, called)
 
-    def check_again(self, name: str) -> None:
+    def check_again(self, name: str, recheck: Callable[[], Outcome | None]) -> None:
         """Reject an entrant whose results are no longer right, now that it was timed."""
         entrant = self.entrants[name]
 
         def checked() -> Entrant | Outcome:
             try:
-                return entrant.recheck() or entrant
+                return recheck() or entrant
             except Exception as error:
                 if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
                     return entrant

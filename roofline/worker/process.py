@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from roofline import operations
+from roofline.host import container
 from roofline.operations.contenders import loaded
 from roofline.operations.options import options_of
-from roofline.theory import container
-from roofline.worker.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
+from roofline.protocol.messages import Channel, Request, Step, StepBegan, Stopped, interrupt
 from roofline.worker.ranks import of_worker
 from roofline.worker.worker import run
 
@@ -38,11 +38,10 @@ def bring_runners(request: Request) -> None:
     """Give each operation of `request` the runner that it names."""
     for name, (of_runner, of_case) in request.runners.items():
         module = sys.modules[loaded(of_case).__module__]
-        operation = operations.OPERATIONS.get(name)  # most register themselves as that is imported
-        for value in vars(module).values():
+        for value in vars(module).values():  # most register themselves as that is imported
             if isinstance(value, operations.Operation) and value.name == name:
-                operation = operation or value
-        operations.OPERATIONS[name] = replace(operation, runner=loaded(of_runner))
+                operations.OPERATIONS.setdefault(name, value)
+        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=loaded(of_runner))
 
 
 def main(plug: int, file: int) -> None:

@@ -1,4 +1,5 @@
-"""What contenders share beside their tensors: settings of the process, which one may change for all that follow.
+"""The things that contenders share beside their tensors: settings of the process, which one may change for all that
+follow.
 
 `noted` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
 a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """How a change of it is told, and what reads and sets it."""
+    """The name by which a change of it is told, and functions that read and set it."""
 
     name: str
     read: Callable[[], Any]
@@ -26,8 +27,8 @@ class Setting(NamedTuple):
 
 
 ATTRIBUTES = {
-    "torch": ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn"),
-    "torch.Tensor": ("copy_", "mul_", "fill_", "double"),
+    "torch": ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn", "randint", "randperm"),
+    "torch.Tensor": ("copy_", "mul_", "fill_", "double", "norm"),
     "torch.backends": ("fp32_precision",),
     "torch.backends.mkldnn.matmul": ("fp32_precision",),
     "torch.backends.cuda.matmul": (
@@ -38,7 +39,7 @@ ATTRIBUTES = {
         "allow_fp16_accumulation",
     ),
     "numpy": ("matmul", "dot", "empty"),
-    "time": ("perf_counter", "monotonic"),
+    "time": ("perf_counter", "monotonic", "sleep"),
     "sys": ("stdout", "stderr"),
 }
 """Where flags and functions stand that the baseline, operands, checks and clocks are made by -> their names."""
@@ -63,7 +64,7 @@ def settings() -> Iterator[Setting]:
             yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
     for setter, getter in FUNCTIONS.items():
         yield Setting(setter, _at(getter), _at(setter))
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if hasattr(torch, "set_autocast_enabled"):
         # Back to none: a default device that is set slows all calls down, even if it is the same.
         yield Setting("torch.set_default_device", torch.get_default_device, lambda was: torch.set_default_device(None))
@@ -79,7 +80,7 @@ def settings() -> Iterator[Setting]:
 
 
 def _at(place: str) -> Any:
-    """What has that name now; None where nothing has."""
+    """The object of that name now; None where there is none."""
     module, *parts = place.split(".")
     found = sys.modules.get(module)
     for part in parts:
@@ -88,7 +89,7 @@ def _at(place: str) -> Any:
 
 
 def _tracer() -> Any:
-    """What traces, unless that is a debugger, which somebody sets by hand."""
+    """The tracing function, unless that is a debugger, which somebody sets by hand."""
     function = sys.gettrace()
     return None if isinstance(getattr(function, "__self__", None), bdb.Bdb) else function
 
@@ -98,7 +99,11 @@ def _of_signals() -> Iterator[Setting]:
         name = f"the handler of signal {number}"
         yield Setting(name, partial(signal.getsignal, number), partial(signal.signal, number))
     for timer in TIMERS:
-        yield Setting("a timer", partial(_is_running, timer), lambda was, timer=timer: signal.setitimer(timer, 0.0))
+        yield Setting("a timer", partial(_is_running, timer), partial(_stop, timer))
+
+
+def _stop(timer: int, was: bool) -> None:
+    signal.setitimer(timer, 0.0)
 
 
 def _is_running(timer: int) -> bool:

@@ -14,19 +14,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from roofline.host.device_errors import CallError
+from roofline.host.machine import recorded
+from roofline.protocol.messages import Broken, is_of_contender
+from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store.outcome import Outcome
 from roofline.worker.clocks import Call, CpuClock
-from roofline.worker.machine import recorded
-from roofline.worker.messages import is_of_contender
-from roofline.worker.prepared import Broken, rejection
-from roofline.worker.rounds import CallError
+from roofline.worker.prepared import rejection
 
-PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
-"""A supervisor that says nothing for so long, where others wait for its word, has stopped or was killed."""
 LATE_S = PATIENCE_S / 2
 """A link of a GPU, on which a kernel waits, gives up after so many seconds, and says what did not come."""
-LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
-"""From one look into the store to the next. The longer nothing has come, the longer."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
 
@@ -48,8 +45,8 @@ class Ranks:
         self._steps = 0
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
-        self.world = None
-        self.clock = RanksCpuClock
+        self.world: Any = None
+        self.clock: Any = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
     @property
@@ -139,7 +136,7 @@ class Ranks:
         return slowest, merged
 
     def _exchange(self, step: str, value: Any, ranks: Iterable[int]) -> list:
-        """What the `ranks` say in this step; this one says `value`, if it is among them.
+        """The words of the `ranks` in this step; this one says `value`, if it is among them.
 
         Raises RuntimeError where a rank is at another step."""
         self._steps += 1
@@ -186,17 +183,6 @@ class RanksCpuClock(CpuClock):
         return times
 
 
-def wait_for(answer: Callable[[], Any], within_s: float) -> Any:
-    """What `answer()` returns as soon as that is true, or after pauses meant to take `within_s` in all: more, where the
-    machine is busy or was stopped."""
-    waited_s = 0.0
-    while not (answered := answer()) and waited_s <= within_s:
-        pause_s = min(LOOK_S + waited_s / 20, LONGEST_LOOK_S)
-        time.sleep(pause_s)
-        waited_s += pause_s
-    return answered
-
-
 def waited_s() -> float:
     """The seconds for which the calling thread could have run by now and had no core; 0 where Linux does not
     count that."""
@@ -221,7 +207,7 @@ def _network() -> str:
 
 
 def of_worker(world: dict) -> Ranks:
-    """Who a worker is, by what its supervisor says: `size`, `epoch` and `loopback`."""
+    """The ranks of a worker, by what its supervisor says: `size`, `epoch` and `loopback`."""
     from torch.distributed import TCPStore
 
     address = os.environ["MASTER_ADDR"]

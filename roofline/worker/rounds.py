@@ -5,18 +5,22 @@ within a round.
 """
 
 import math
+import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from roofline.store.run import FEWEST_ROUNDS, Round, groups_of
+from roofline.host.device_errors import CallError
+from roofline.protocol.messages import is_of_contender
+from roofline.protocol.stop_rule import PATIENCE, StopRule
+from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
-from roofline.worker.messages import is_of_contender
 
+Mark = bytearray | mmap.mmap
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
 
@@ -35,53 +39,15 @@ NO_TIME = (
     "stream, and have that wait for what it hands to another"
 )
 
-PATIENCE = 3
-"""Times the cap on a shape's time that its fewest rounds may take."""
-
-
-@dataclass(frozen=True)
-class StopRule:
-    """When to stop. Fixed before the first sample is seen."""
-
-    max_seconds: float = 7.0
-    """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
-    begins again."""
-    width: float = 0.01
-    """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
-    min_rounds: int = FEWEST_ROUNDS
-    max_rounds: int = 600
-    check_every: float = 1.2
-    """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
-    warmup_s: float | None = 0.2
-
-    @classmethod
-    def of_worker(cls, max_seconds: float, device: str, passes: int, of: int) -> "StopRule":
-        """The rule of a worker that makes `passes` of the `of` passes that are planned. On a CPU what was checked is
-        warm."""
-        return cls(
-            max_seconds=max_seconds * passes / of,
-            min_rounds=-(-cls.min_rounds * passes // of),
-            max_rounds=cls.max_rounds * passes // of,
-            warmup_s=cls.warmup_s if device == "cuda" else None,
-        )
-
 
 class Inputs:
-    """What timed calls read. By default it stays as it is."""
+    """The inputs of timed calls. By default they stay as they are."""
 
     def change(self) -> None:
         """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
 
     def restore(self) -> None:
         """Have it be what it was, for other shapes and for checks."""
-
-
-class CallError(Exception):
-    """The call of the entrant `name` raised its `__cause__` while it was timed."""
-
-    def __init__(self, name: str):
-        super().__init__(name)
-        self.name = name
 
 
 class Rounds:
@@ -93,13 +59,13 @@ class Rounds:
 
     def __init__(
         self,
-        entrants: dict[str, Call],
+        entrants: Mapping[str, Callable[[], object]],
         clock,
         rule: StopRule,
         *,
         seed: int,
         passes: int = 1,
-        mark: bytearray = UNWATCHED,
+        mark: Mark = UNWATCHED,
         inputs: Inputs | None = None,
         looks: dict[str, Callable] | None = None,
     ):
@@ -136,7 +102,7 @@ class Rounds:
         self._ranks = clock.ranks
         self._inputs = inputs or Inputs()
         self._looks = looks or {}
-        self._looked_at = {}
+        self._looked_at: dict[str, int] = {}
         self._rng = np.random.default_rng(seed)
         self._chance = np.random.default_rng([seed, 1])
         self._look = rule.min_rounds
@@ -149,7 +115,7 @@ class Rounds:
         mark = self._mark
         returned = self._returned  # and not these rounds: what they hold is let go with them
 
-        def guarded(function: Callable | None, number: int) -> Callable | None:
+        def guarded(function: Callable, number: int) -> Callable:
             def run():
                 mark[0] = number
                 try:
@@ -164,14 +130,14 @@ class Rounds:
                 finally:
                     mark[0] = 0
 
-            return function and run
+            return run
 
-        run, wake = guarded(call.run, number), guarded(call.wake, number)
-        return replace(call, run=run, wake=wake, notes=guarded(call.notes, 0))
+        wake = call.wake and guarded(call.wake, number)
+        return replace(call, run=guarded(call.run, number), wake=wake, notes=call.notes and guarded(call.notes, 0))
 
     @property
     def longest_pass_s(self) -> float:
-        """What the rule leaves a pass, beside its first round."""
+        """The seconds that the rule leaves a pass, beside its first round."""
         return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
@@ -220,7 +186,7 @@ class Rounds:
             self.stopped_by = stopped_by
 
     def _enough(self, fraction: float) -> str:
-        """What says that so large a `fraction` of all passes has its rounds; empty if nothing does."""
+        """The rule that says so, where so large a `fraction` of all passes has its rounds; else empty."""
         rule = self._rule
         done = len(self.rounds)
         if done >= rule.max_rounds * fraction:
@@ -245,7 +211,7 @@ class Rounds:
         order = self._rng.permutation(list(self._entrants)).tolist()
         round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         times = []
-        readings = []
+        readings: list[dict] = []
         for names, look in self._turns(order):
             with self._turn_of(names, look) as calls:
                 times += self._clock.turn(calls)
@@ -305,12 +271,12 @@ class Rounds:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
             time = time_of(times_s, groups)
-            if len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
+            if not time or len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
                 return False
         return True
 
 
-def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
+def take_turns(entrants: Mapping[str, Callable[[], object]], clock, rule: StopRule, *, seed: int) -> Rounds:
     """All rounds of `entrants` ({name: call}) in one pass."""
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()

@@ -1,13 +1,14 @@
-"""What every operation brings to be run: a runner, found by the name that the operation is declared with."""
+"""The runner, which every operation brings to be run, found by the name that the operation is declared with."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from roofline import operations
+from roofline.host import device_errors
 from roofline.operations.contenders import FIRST_CALL_S, Contender
 from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import clocks, device_errors
+from roofline.worker import clocks
 from roofline.worker.alone import ALONE, Alone
 from roofline.worker.ceilings import Probe
 from roofline.worker.prepared import Entrant, PreparedCase, unwatched
@@ -38,12 +39,12 @@ class Runner:
         return next(name for name in contenders if self.options.device in contenders[name].devices)
 
     def operands(self, prepared: PreparedCase) -> Any:
-        """What the contenders of a case work on; or the outcome of all of them, where none can. It fills in what of
+        """The operands of a case's contenders; or the outcome of all of them, where none can. It fills in what of
         `prepared` follows from it: `cache`, `facts`, `inputs`."""
         raise NotImplementedError
 
     def reference(self, case, operands) -> Any:
-        """What results are compared with."""
+        """The values that results are compared with."""
 
     def why_not(self, contender: Contender, case, operands) -> str | None:
         """Why `contender` cannot run `case`, or must not be timed, here; None if it can."""
@@ -59,7 +60,7 @@ class Runner:
         raise NotImplementedError
 
     def references(self, prepared: PreparedCase, operands) -> dict[str, Entrant]:
-        """What takes turns beside the contenders, by name, once these have been checked."""
+        """The entrants that take turns beside the contenders, by name, once these have been checked."""
         return {}
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
@@ -68,10 +69,10 @@ class Runner:
         with self.ranks.in_step():
             contenders = self.contenders(case)
             prepared = PreparedCase(case, self.baseline(case), self.options.device, first_call=first_call)
-            names = dict.fromkeys([prepared.baseline, *names] if self.options.timed else names)
+            asked = dict.fromkeys([prepared.baseline, *names] if self.options.timed else names)
             operands = self.operands(prepared)
             if isinstance(operands, Outcome):
-                prepared.rejected |= dict.fromkeys(names, operands)
+                prepared.rejected |= dict.fromkeys(asked, operands)
                 return prepared
             reference = self.reference(case, operands)
 
@@ -85,7 +86,7 @@ class Runner:
                 result, refused = self.ranks.together(f"checking {name} on {case.id}", partial(check, name))
                 return replace(refused, reason=f"{name}: {refused.reason}") if refused else result
 
-            for name in names:
+            for name in asked:
                 kind = contenders[name].first_call if name in contenders else ""
                 prepared.enter(name, partial(check_together, name), FIRST_CALL_S.get(kind))
             prepared.entrants |= self.references(prepared, operands)
@@ -96,7 +97,7 @@ class Runner:
         return ""
 
     def clock(self):
-        """What times the contenders: see `worker.clocks`."""
+        """The clock of the contenders: see `worker.clocks`."""
         return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
@@ -104,7 +105,7 @@ class Runner:
         return []
 
     def instruments(self) -> type | None:
-        """What makes the instruments of a `CudaClock`, or None."""
+        """The class of the instruments of a `CudaClock`, or None."""
 
 
 def equip(clock, make_instruments) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from roofline.host.telemetry import power_w
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import PreparedCase
-from roofline.worker.telemetry import power_w
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
@@ -37,7 +37,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
     """
     if options.steady == 0 or prepared.analysis != "throughput":
         return []
-    timed = sorted(filter(medians_s.__contains__, prepared.contenders), key=medians_s.get)
+    timed = sorted(filter(medians_s.__contains__, prepared.contenders), key=medians_s.__getitem__)
     if not timed or medians_s[timed[0]] < FROM_S:
         return []
     if options.steady:

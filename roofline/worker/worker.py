@@ -11,32 +11,35 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from roofline import operations
+from roofline.host import device_errors, machine, telemetry
+from roofline.host.machine import anonymous
 from roofline.operations.gathering import links_text
-from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import ceilings, device_errors, launches, machine, runner, telemetry
-from roofline.worker.alone import ALONE
-from roofline.worker.clocks import empty_call_s
-from roofline.worker.machine import anonymous
-from roofline.worker.messages import (
+from roofline.protocol.messages import (
     Broke,
+    Broken,
     Done,
     JournalLine,
     Kind,
     MachineFound,
+    Message,
     Rejected,
     Request,
     ShapeChecked,
     Step,
     StepBegan,
 )
+from roofline.store.outcome import SKIPPED, Outcome
+from roofline.worker import ceilings, launches, runner
+from roofline.worker.alone import ALONE
+from roofline.worker.clocks import empty_call_s
 from roofline.worker.passes import ShapePasses
-from roofline.worker.prepared import Broken, PreparedCase, stop_if_lost
-from roofline.worker.rounds import UNWATCHED
+from roofline.worker.prepared import PreparedCase, stop_if_lost
+from roofline.worker.rounds import UNWATCHED, Mark
 
-Tell = Callable[[object], None]
+Tell = Callable[[Message], None]
 
 
-def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearray = UNWATCHED) -> None:
+def run(request: Request, tell: Tell, runners: operations.Runners, mark: Mark = UNWATCHED) -> None:
     """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
     called while entrants take turns, from 1, in the order of the last `StepBegan`; 0 between calls.
 
@@ -53,7 +56,7 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
 class Worker:
     """A request as it goes on."""
 
-    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
+    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: Mark):
         self.request = request
         self.tell = tell
         self.runners = runners
@@ -65,7 +68,7 @@ class Worker:
             if shape in request.chosen:
                 of_shape.earlier[shape] = request.chosen[shape]
 
-    def begin(self, step: str, shape: str = "", **fields) -> None:
+    def begin(self, step: Step, shape: str = "", **fields) -> None:
         """Tell what the worker does next; `fields` are further ones of `StepBegan`."""
         self.tell(StepBegan(step, shape, **fields))
 
@@ -77,7 +80,7 @@ class Worker:
         self.journal("note", about=topic, text=anonymous(text))
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
-        """What the runner prepares. Where that fails before any contender is called, all are rejected."""
+        """The prepared case of a runner. Where that fails before any contender is called, all are rejected."""
 
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
@@ -179,7 +182,7 @@ class Worker:
         fraction of the roof is known, and the worker goes on."""
         self.probes = []
         self.ceilings = list(self.request.ceilings)
-        reasons = {}
+        reasons: dict[str, str] = {}
         self.begin(Step.CEILINGS)
         try:
             if self.request.when or self.ceilings:

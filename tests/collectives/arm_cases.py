@@ -1,11 +1,12 @@
 """Cases that gather and scatter over four ranks, options to run them by, and operands whose right results are known."""
 
 import itertools
+import math
 import time
 
 import torch
 
-from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
+from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
 from collectives.transfers import WarmUp
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -65,8 +66,11 @@ class Scatter:
 
     arms, gathered = matmul_reduce_scatter.ARMS, 0
 
-    def __init__(self, rank=0, ranks=RANKS, *, alone=True, device="cpu", dtype=torch.float32):
+    def __init__(
+        self, rank=0, ranks=RANKS, *, alone=True, device="cpu", dtype=torch.float32, sizes=(ROWS, WIDTH, DEPTH)
+    ):
         self.rank, self.ranks, self.alone, self.device, self.dtype = rank, ranks, alone, device, dtype
+        self.rows, self.columns, self.depth = sizes
         self.operands = self.made()
         self.renew(0)
 
@@ -74,15 +78,16 @@ class Scatter:
         return torch.empty(shape, dtype=self.dtype).to(self.device)
 
     def made(self):
-        self.inputs = [self.empty(ROWS, DEPTH), self.empty(WIDTH, DEPTH)]
-        out = self.empty(ROWS // self.ranks, WIDTH)
+        self.inputs = [self.empty(self.rows, self.depth), self.empty(self.columns, self.depth)]
+        out = self.empty(self.rows // self.ranks, self.columns)
         made = matmul_reduce_scatter.Operands(*self.inputs, out, self.ranks, self.rank)
         self.written = made.products, made.arrived, out
         return made
 
     def numbers(self, seed, rank):
         """Of what `rank` multiplies."""
-        return whole_numbers(100 * seed + rank, ROWS, DEPTH), whole_numbers(50 + rank, WIDTH, DEPTH)
+        x = whole_numbers(100 * seed + rank, self.rows, self.depth, most=1)
+        return x, whole_numbers(50 + rank, self.columns, self.depth, most=1)
 
     def renew(self, seed, arm=""):
         """Take other numbers, and poison all that an arm writes, or has no right to."""
@@ -149,22 +154,20 @@ class Gather(Scatter):
     arms = all_gather_matmul.ARMS
 
     def __init__(self, *where, sizes=SIZES["cpu"], blocks=3, share=torch.clone, **more):
-        self.sizes, self.blocks, self.share = sizes, blocks, share
-        super().__init__(*where, **more)
+        self.blocks, self.share = blocks, share
+        super().__init__(*where, sizes=sizes, **more)
 
     def made(self):
-        rows, columns, depth = self.sizes
-        shards = [self.empty(rows, depth // self.ranks).fill_(torch.nan) for _ in range(self.ranks)]
+        shards = [self.empty(self.rows, self.depth // self.ranks).fill_(torch.nan) for _ in range(self.ranks)]
         shards[self.rank] = self.share(shards[self.rank])
-        self.inputs = [shards[self.rank], self.empty(columns, depth)]
-        self.written = self.empty(rows, depth), self.empty(rows, columns)
+        self.inputs = [shards[self.rank], self.empty(self.columns, self.depth)]
+        self.written = self.empty(self.rows, self.depth), self.empty(self.rows, self.columns)
         gathered, out = self.written
         return all_gather_matmul.Operands(shards, gathered, self.inputs[1], out, self.rank, blocks=self.blocks)
 
     def numbers(self, seed, rank):
-        rows, columns, depth = self.sizes
-        shard = whole_numbers(100 * seed + rank, rows, depth // self.ranks, most=1)
-        return shard, whole_numbers(50 + rank, columns, depth, most=1)
+        shard = whole_numbers(100 * seed + rank, self.rows, self.depth // self.ranks, most=1)
+        return shard, whole_numbers(50 + rank, self.columns, self.depth, most=1)
 
     def renew(self, seed, arm=""):
         super().renew(seed)
@@ -181,6 +184,18 @@ class Gather(Scatter):
     def blocks_of(self, arm):
         blocks = self.blocks if ARM_SPECS[arm].by_block else 1
         return [block for block in range(blocks) for _ in range(self.ranks - 1)]
+
+
+class Prefetch:
+    """Two layers, whose weights come by turns."""
+
+    def __init__(self, rank=0, ranks=RANKS, *, sizes=(ROWS, WIDTH, 48), device="cpu", dtype=torch.float32):
+        rows, columns, depth = sizes
+        self.layers = [whole_numbers(layer, columns, depth, most=1).to(device, dtype) for layer in range(2)]
+        self.x = whole_numbers(2, rows, depth, most=1).to(device, dtype)
+        shares, buffers = [[*layer.chunk(ranks)] for layer in self.layers], [layer * math.nan for layer in self.layers]
+        out = torch.empty(rows, columns, device=device, dtype=dtype)
+        self.operands = weight_prefetch.Operands(shares, buffers, self.x, out, rank)
 
 
 def late_runs(case, link, calls=3, arms=None):

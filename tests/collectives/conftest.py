@@ -9,14 +9,6 @@ FAST = 200e6  # bytes/s
 
 
 @pytest.fixture(scope="session")
-def device() -> str:
-    """A GPU when there is one and kernels are compiled, else the CPU."""
-    from kernels.contract import interpreted
-
-    return "cpu" if interpreted() or not torch.cuda.is_available() else "cuda"
-
-
-@pytest.fixture(scope="session")
 def dtype(device):
     return torch.bfloat16 if device == "cuda" else torch.float32
 

@@ -48,16 +48,22 @@ each_operation = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def prepare(options):
+    """`prepare(case, names, module)`: a case as its runner prepares it."""
+    return lambda case, names=ARMS, module=all_gather_matmul: module.Runner(options).prepare(case, names)
+
+
 def roles_of(prepared):
     """Of what takes turns for comparison."""
     return {name: entrant.role for name, entrant in prepared.entrants.items() if entrant.role}
 
 
 @each_operation
-def test_arms_are_ready_beside_what_they_are_compared_with_and_looked_at(options, module, case):
+def test_arms_are_ready_beside_what_they_are_compared_with_and_looked_at(prepare, module, case):
     names = [*module.Runner.own_arms]
     transfers = 6 if case is LAYER else 3
-    prepared = module.Runner(options).prepare(case, names)
+    prepared = prepare(case, names, module)
     entrants = prepared.entrants
     assert (prepared.contenders, prepared.baseline) == (names, "serial")
     assert max(entrants[name].relative_error for name in names) < 1e-6
@@ -94,24 +100,19 @@ def tensors() -> list[torch.Tensor]:
 
 
 @each_operation
-def test_operands_go_with_their_shape(options, module, case):
+def test_operands_go_with_their_shape(prepare, module, case):
     before = {id(tensor): tensor for tensor in tensors()}
-    prepared = module.Runner(options).prepare(case, ["serial"])
+    prepared = prepare(case, ["serial"], module)
     made = [weakref.ref(tensor) for tensor in tensors() if id(tensor) not in before]
     assert len(made) > 3
     prepared.let_go()
-    module.Runner(options).prepare(replace(case, model="64x256"), ["serial"])  # the link's thread has another run
+    prepare(replace(case, model="64x256"), ["serial"], module)  # the link's thread has another run
     assert [ref().shape for ref in made if ref() is not None] == []
 
 
-def test_cases_of_one_shape_share_their_operands(options):
-    def operands_of(case) -> tuple:
-        made = module.Runner(options).prepare(case, ["serial"])
-        kept.append(made)
-        return made.entrants["serial"].call.run.runs[0].__wrapped__.args[0]
-
-    kept, module = [], all_gather_matmul
-    one, other = operands_of(all_gather("0.05GBps")), operands_of(all_gather("0.04GBps"))
+def test_cases_of_one_shape_share_their_operands(prepare):
+    made = [prepare(all_gather(wire), ["serial"]).entrants["serial"].call for wire in ("0.05GBps", "0.04GBps")]
+    one, other = (call.run.runs[0].__wrapped__.args[0] for call in made)
     assert one.gathered is other.gathered
     assert one.gathered is not operands.buffer("weight_prefetch", one.gathered.shape, "fp32", "cpu", 0)
     assert one.w is other.w
@@ -173,12 +174,12 @@ def behind(spoil):
     ],
 )
 def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
-    module, case, name, wrong, reason, options, monkeypatch
+    module, case, name, wrong, reason, prepare, monkeypatch
 ):
     arms = module.Runner.own_arms
     names = list(dict.fromkeys([*list(arms)[:2], name]))
     monkeypatch.setitem(arms, name, wrong(arms[name]))
-    prepared = module.Runner(options).prepare(case, names)
+    prepared = prepare(case, names, module)
     assert prepared.contenders == [other for other in names if other != name]
     assert prepared.rejected[name].outcome == "failed"
     assert reason in prepared.rejected[name].reason
@@ -186,13 +187,13 @@ def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
         assert not run().isnan().any()
 
 
-def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
-    prepared = all_gather_matmul.Runner(options).prepare(all_gather(dtype="bf16"), ARMS)
-    assert prepared.rejected["serial"].outcome == "skipped"
-    assert "fp32, not bf16" in prepared.rejected["serial"].reason
+def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(prepare):
+    rejected = prepare(all_gather(dtype="bf16")).rejected["serial"]
+    assert rejected.outcome == "skipped"
+    assert "fp32, not bf16" in rejected.reason
 
 
-def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(options, monkeypatch):
+def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(prepare, monkeypatch):
     used, before = [], torch.get_num_threads()
 
     def watched(operands, link):
@@ -203,7 +204,7 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(options, 
     monkeypatch.setattr(runner, "off_pace", lambda setting: None)
     torch.set_num_threads(2)
     try:
-        prepared = all_gather_matmul.Runner(options).prepare(all_gather(), ["serial", ALL_CORES])
+        prepared = prepare(all_gather(), ["serial", ALL_CORES])
         for name in prepared.contenders:
             prepared.entrants[name].call()
         assert torch.get_num_threads() == 2
@@ -214,9 +215,9 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(options, 
 
 
 @pytest.mark.parametrize(("wire", "median_s"), [("balance50", 0.045), ("ridge", 0.045), ("ridge", None)])
-def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
+def test_a_later_share_takes_what_the_first_one_chose(prepare, options, wire, median_s):
     case = all_gather(wire)
-    first = all_gather_matmul.Runner(options).prepare(case, ARMS)
+    first = prepare(case)
     later = all_gather_matmul.Runner(options)
     facts = first.facts | {"t_gemm_planned_s": 1e-3, REQUESTED: 12345678.0}
     medians_s = {f"gemm {first.facts['unsplit']}": median_s} if median_s else {}  # where a first pass was cut off
@@ -240,14 +241,15 @@ def rows_multiplied(entrant) -> list[int]:
     ("module", "case", "arm"),
     [(matmul_reduce_scatter, SCATTER, "block_launches"), (ffn, LAYER, "chained_launches")],
 )
-def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(module, case, arm, options, monkeypatch):
+def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(
+    module, case, arm, prepare, options, monkeypatch
+):
     def turns_of(calls, device, count):
         return [[1.0, 0.1, 1.3, 1.2], [2.0, 0.2, 9.9, 2.4], [4.0, 0.4, 5.2, 4.8], [None, 0.1, 0.1, 9.9]]
 
     monkeypatch.setattr(matmul_reduce_scatter, "turns_of", turns_of)  # unsplit, sums, one and two ranks at a time
     monkeypatch.setattr(setting.Setting, "t_comm_s", 0.0)
-    runner = module.Runner(options)
-    first = runner.prepare(case, ["serial", arm])
+    first = prepare(case, ["serial", arm], module)
     split = {"ranks_per_launch": 2, "slowdowns": pytest.approx({"1": 1.2, "2": 1.1})}
     assert first.facts["splits"] == {arm: split}
     assert "ranks a launch: 2" in first.entrants[arm].config
@@ -263,28 +265,21 @@ def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(module,
     assert later.prepare(case, [arm]).facts["splits"] == {arm: {"ranks_per_launch": 1}}
 
 
-def test_all_ranks_split_as_the_first_one_measured(options, monkeypatch):
-    made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
-    shared = {"1": 1.2, "2": 1.1}
-    made.t_comm_s = 0.0
-    made.ranks = SimpleNamespace(broadcast=lambda mine: shared)
-    arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
-    assert arm.keywords == {"ranks_per_launch": 2}
-    assert made.facts["splits"]["block_launches"]["slowdowns"] == shared
-
-
-@pytest.mark.parametrize(("t_gemm_s", "turns"), [(1e-3, 15), (0.25, 8), (0.6, None)])
-def test_what_splitting_costs_is_measured_within_ten_seconds(t_gemm_s, turns, options, monkeypatch):
+@pytest.mark.parametrize(("t_gemm_s", "turns", "ranks_per_launch"), [(1e-3, 15, 2), (0.25, 8, 2), (0.6, None, 1)])
+def test_what_splitting_costs_is_measured_within_ten_seconds_and_all_ranks_take_what_the_first_found(
+    t_gemm_s, turns, ranks_per_launch, options, monkeypatch
+):
     counts = []
     monkeypatch.setattr(
         matmul_reduce_scatter, "turns_of", lambda calls, device, count: counts.append(count) or [[1.0] * len(calls)]
     )
     made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
-    made.pace.t_gemm_s = t_gemm_s
+    made.pace.t_gemm_s, made.t_comm_s = t_gemm_s, 0.0
+    made.ranks = SimpleNamespace(broadcast=lambda mine: mine and {"1": 1.2, "2": 1.1})
     arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
     assert counts == [turns] * (turns is not None)
     assert ("slowdowns" in made.facts["splits"]["block_launches"]) == (turns is not None)
-    assert arm.keywords == {"ranks_per_launch": 1}
+    assert arm.keywords == {"ranks_per_launch": ranks_per_launch}
 
 
 @each_operation
@@ -323,8 +318,8 @@ def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options,
     assert "chunks of a multiple of 64" in made.why_not("chunk_outer")
 
 
-def test_over_a_preset_link_nothing_has_a_timeline(options):
-    prepared = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ["chunk_launches"])
+def test_over_a_preset_link_nothing_has_a_timeline(prepare):
+    prepared = prepare(all_gather("preset"), ["chunk_launches"])
     assert prepared.contenders == ["serial", "chunk_launches"]
     assert roles_of(prepared) == {"gemm torch": "gemm"}
     assert prepared.entrants["serial"].call.notes is None
@@ -340,8 +335,8 @@ def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
     assert made.link().bytes_per_s == made.facts[REQUESTED] == bytes_per_s
 
 
-def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
-    prepared = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
+def test_ridge_keeps_step_with_the_matmul_of_the_rounds(prepare):
+    prepared = prepare(case := all_gather("ridge1.4"))
     gemm = prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call
     asked = gemm.notes()[REQUESTED]
     assert asked == prepared.facts[REQUESTED] == 1.4 * case.work.wire_bytes / prepared.facts["t_gemm_planned_s"]
@@ -363,34 +358,27 @@ def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned, opt
     assert prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call.listen is None
 
 
-@pytest.mark.parametrize(
-    ("turns", "times_s"),
-    [
-        ([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]], [3, 3]),
-        ([[None, None]] * 7, [2, 3]),  # all late
-    ],
-)
-def test_a_matmul_takes_the_median_of_turns_as_in_a_run(turns, times_s, monkeypatch):
-    left = iter(turns)
-    monkeypatch.setattr(clocks.CpuClock, "turn", lambda clock, calls: next(left))
+def test_a_matmul_takes_the_median_of_turns_as_in_a_run(monkeypatch):
+    turns = iter([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]])  # some are late
+    monkeypatch.setattr(clocks.CpuClock, "turn", lambda clock, calls: next(turns))
     monkeypatch.setattr(clocks.CpuClock, "burst", lambda clock, call, calls: call() * calls)
-    assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
+    assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == [3, 3]
 
 
-def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
+def test_gather_that_would_take_for_ever_is_skipped(prepare, monkeypatch):
     monkeypatch.setattr(runner, "LONGEST_GATHER_S", 0.3)
-    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
+    prepared = prepare(all_gather("0.001GBps"))
     assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in prepared.rejected["serial"].reason
 
 
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
-def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
+def test_link_that_cannot_keep_its_pace_voids_the_case(prepare, monkeypatch, slower, ready):
     def move(link, index, source, target):
         target.copy_(source)
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
 
     monkeypatch.setattr(PacedThread, "copy", move)
-    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    prepared = prepare(all_gather("0.05GBps"))
     assert prepared.contenders == ready
     if not ready:
         message = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"

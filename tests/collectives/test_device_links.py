@@ -1,22 +1,18 @@
-"""Links of a GPU as compiled, on the machine: what is launched when, what is said of what does not come, and that no
-kernel is loaded late. That what they bring is exact: tests/machine/links.py.
+"""Links of a GPU as compiled, on the machine: what is launched when, and what is said of what does not come.
+That what they bring is exact: tests/machine/links.py; that no kernel is loaded late: test_loads.py.
 
 All of it runs in one process beside this one, which may be interpreting.
 """
 
-import ctypes
-import functools
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import links
 import pytest
 import torch
-from arm_cases import whole_numbers
+from arm_cases import Gather, Prefetch
 
-from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
+from collectives import all_gather_matmul, device, weight_prefetch
 from collectives.transfers import Transfer
 from kernels.machine.core.machine import Machine
 from kernels.machine.tests.host import Host
@@ -28,97 +24,40 @@ def test_rows_that_are_not_aligned_are_refused():
         device.describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
 
 
-def test_the_library_of_the_driver_is_opened_once(monkeypatch):
-    opened = []
-
-    def open_library(name: str) -> SimpleNamespace:
-        opened.append(name)
-        return SimpleNamespace(cuMade=lambda: 0, cuRefused=lambda: 1)
-
-    monkeypatch.setattr(ctypes, "CDLL", open_library)
-    monkeypatch.setattr(device, "driver", functools.cache(device.driver.__wrapped__))
-    for _ in range(3):
-        device.call_driver("cuMade")
+def test_what_the_driver_refuses_is_an_error(monkeypatch):
+    monkeypatch.setattr(device, "driver", lambda: SimpleNamespace(cuMade=lambda: 0, cuRefused=lambda: 1))
+    device.call_driver("cuMade")
     with pytest.raises(RuntimeError, match="CUDA error 1: cuRefused was refused"):
         device.call_driver("cuRefused")
     assert [device.driver_has(name) for name in ("cuMade", "cuMissing")] == [True, False]
-    assert opened == ["libcuda.so.1"]
 
 
-class Link(links.Wire):
-    """Lists what it launches once its kernels are loaded."""
-
-    def __init__(self, bytes_per_s=1e9, steps=None):
-        super().__init__(bytes_per_s, programs=3)
-        self.steps = [] if steps is None else steps
-
-    def load(self, route):
-        before = len(self.steps)
-        super().load(route)
-        del self.steps[before:]
-
-    def launch(self, launch):
-        self.steps.append(launch.kernel.__name__.removesuffix("_kernel"))
-        super().launch(launch)
-
-
-@contextmanager
-def machine(seed=0) -> Iterator[Machine]:
-    made = Machine(seed)
-    with links.on(made):
-        yield made
-
-
-def gather(rows=16):
-    x, w = torch.zeros(rows, 64), torch.zeros(16, 64)
-    return all_gather_matmul.Operands(
-        x.chunk(4, 1), x.clone(), w, torch.zeros(rows, 16), blocks=4, chunk_plan=(2, 4), block_plan=(3, 4)
-    )
-
-
-def scatter_and_layer():
-    """Operands of both, whose parts are added by a kernel."""
-    x, w, out = whole_numbers(0, 192, 40), whole_numbers(9, 80, 40), torch.empty(64, 80)
-    scatter = matmul_reduce_scatter.Operands(x, w, out, 3)
-    layer = ffn.Operands(w, whole_numbers(1, 40, 40), whole_numbers(2, 40, 40), torch.empty(20, 40), 4)
-    return on_device.added_by_kernel(scatter), on_device.added_by_kernel(layer)
-
-
-def prefetch() -> weight_prefetch.Operands:
-    layers = [whole_numbers(layer, 16, 40).chunk(4) for layer in range(2)]
-    buffers, x = [torch.full((16, 40), torch.nan) for _ in layers], whole_numbers(2, 8, 40)
-    return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
-
-
-def missing(arm: str, count: int, kind=Link) -> str:
+def missing(arm: str, count: int, programs: int | None) -> str:
     """Return what the timeline says where the copier or the engine brings the first `count` chunks, or never runs."""
-    with machine() as made:
-        link = kind(1e9)
+    with links.on(made := Machine(0)):
+        link = links.wire_of(1e9, programs)
         link.patience_s = 3e-5
         move = link.move
         link.move = lambda route, first, end: move(route, first, count) if count else None
-        all_gather_matmul.ARMS[arm](gather(), link)
+        all_gather_matmul.ARMS[arm](Gather().operands, link)
         made.run()
         return link.wrong()
 
 
-def order(name: str) -> tuple[list[str], str]:
-    """Return what an arm does on its own stream, by kinds in a row, and what was wrong with its run."""
-    operands, arm = {
-        "scatter": (scatter_and_layer()[0], matmul_reduce_scatter.serial),
-        "serial": (scatter_and_layer()[1], ffn.serial),
-        "all_reduce": (scatter_and_layer()[1], ffn.all_reduce),
-        "overlapped": (prefetch(), weight_prefetch.overlapped),
-    }[name]
-    multiply, steps = operands.matmul, []
+def steps_of_prefetch() -> list[str]:
+    """Return what an arm does on its own stream in its second call, by kinds in a row."""
+    operands, steps = Prefetch().operands, []
+    multiply = operands.matmul
     operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
-    with machine() as made:
-        # Of `scatter` each part takes longer than the machine does to copy it: that they take turns shows.
-        arm(operands, link := Link(4e7 if name == "scatter" else 1e9, steps))
+    with links.on(made := Machine(0)):
+        link = links.Wire(1e9, programs=3)
+        launch = link.launch
+        link.launch = lambda kernel: (steps.append(kernel.kernel.__name__), launch(kernel))
+        for _ in range(2):
+            steps.clear()
+            weight_prefetch.overlapped(operands, link)
         made.run()
-        kept = (step for step in steps if step in ("matmul", "raise", "wait"))
-        unequal = [t for t in link.timeline().transfers if not torch.equal(t.source, t.target)]
-        return [step for step, _ in itertools.groupby(kept)], link.wrong() or f"unequal: {unequal}" * bool(unequal)
+    return [step for step, _ in itertools.groupby(step for step in steps if step in ("matmul", "wait_kernel"))]
 
 
 def rows_before_their_slice(seed: int) -> tuple[int, int]:
@@ -136,7 +75,7 @@ def rows_before_their_slice(seed: int) -> tuple[int, int]:
                 looks.add(time_ns)
                 early.append(time_ns < int(begun[0]) + (slices - 1) * slice_ns)
 
-    with machine(seed) as made, pytest.MonkeyPatch.context() as patch:
+    with links.on(made := Machine(seed)), pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "SLICE_BYTES", slice_rows * source[0].nbytes)
         link = links.Wire(1e6, programs=3)
         link.launch(device.stamp_launch(begun))
@@ -148,41 +87,10 @@ def rows_before_their_slice(seed: int) -> tuple[int, int]:
     return sum(early), len(looks)
 
 
-def kernels_compiled(calls: int) -> dict[str, list[int]]:
-    """Return how many kernels each arm has taken after one call over the paced link, and after all."""
-    x, w, out = torch.zeros(16, 64), torch.zeros(16, 64), torch.zeros(16, 16)
-    scatter, counts = matmul_reduce_scatter.Operands(x, w, out[:4], 4), {}
-    arms = [(name, arm, gather()) for name, arm in all_gather_matmul.ARMS.items()]
-    for name, arm, operands in [*arms, ("scatter", matmul_reduce_scatter.block_launches, scatter)]:
-        with machine() as made:
-            link = Link()
-            for _ in range(calls):
-                arm(operands, link)
-                counts.setdefault(name, []).append(len({id(launch.program) for launch in made.launches}))
-    return {name: [of_arm[0], of_arm[-1]] for name, of_arm in counts.items()}
-
-
-STEPS = {
-    "scatter": ["matmul", "raise", "wait"],
-    "serial": ["wait", "matmul", "raise", "wait"],
-    "all_reduce": ["matmul", "raise", "wait", "raise", "wait"],
-    "overlapped": ["wait", "matmul", "wait"],  # first for the copier, which a matmul could keep out
-}
-
-
-def main() -> dict:
+def main() -> list:
     torch.set_num_threads(1)
-    return {
-        "missing": [
-            missing("chunk_launches", 0),
-            missing("serial", 1),
-            missing("serial", 1, links.Engine),
-            missing("serial", 1, links.Pulled),
-        ],
-        "orders": {name: order(name) for name in STEPS},
-        "early": rows_before_their_slice(1),
-        "kernels": kernels_compiled(17),
-    }
+    arms = ("chunk_launches", 0, 3), ("serial", 1, 3), ("serial", 1, 0), ("serial", 1, None)
+    return [[missing(*arm) for arm in arms], steps_of_prefetch(), rows_before_their_slice(1)]
 
 
 @pytest.fixture(scope="module")
@@ -193,23 +101,16 @@ def outcome(elsewhere):
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
     """Not the last that was waited for, of a copier that ends early or never runs, and of engines that end early."""
     kinds = "paced", "paced", "paced_engine", "pcie"
-    for number, kind, text in zip((1, 2, 2, 2), kinds, outcome["missing"], strict=True):
+    for number, kind, text in zip((1, 2, 2, 2), kinds, outcome[0], strict=True):
         assert text.startswith(f"the {kind} link is dead: chunk {number} (row block 0), which rank {number} sends to ")
         assert "has not arrived: it is 3e-05 s late" in text
 
 
-def test_what_is_computed_goes_then_and_what_is_here_before_a_matmul_begins(outcome):
-    assert outcome["orders"] == {name: [steps, ""] for name, steps in STEPS.items()}
+def test_copier_begins_before_a_matmul_which_could_keep_it_out(outcome):
+    assert outcome[1] == ["wait_kernel", "matmul", "wait_kernel"]
 
 
 def test_copier_brings_no_row_before_its_slice(outcome):
-    early, looks = outcome["early"]
+    early, looks = outcome[2]
     assert early == 0
     assert looks > 100
-
-
-def test_links_load_no_kernel_after_their_first_call_whatever_numbers_come(outcome):
-    """A module that is loaded while a kernel spins may wait for it. After 16 calls a number is a multiple of 16."""
-    assert {name for name, (first, last) in outcome["kernels"].items() if first == last >= 3} == {
-        *all_gather_matmul.ARMS, "scatter",
-    }  # fmt: skip

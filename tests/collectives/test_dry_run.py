@@ -31,7 +31,7 @@ CHIP = chips.find("H100 SXM")
 PLAN = {"model": "xxl/16", "tokens": (16, 1024), "tp": (1,), "link_bandwidth": ("balance172",)}
 
 
-def plan(cache: str, time: str, fails: str = "") -> list:
+def plan(cache: str, time: str) -> list:
     """Of a dry run of a small plan into a compile cache, the first or a second time: how often each kernel was
     launched, what was compiled for that, and who raised, as the kernel that `fails` does."""
     from kernels.bench import absent_gpu
@@ -41,15 +41,10 @@ def plan(cache: str, time: str, fails: str = "") -> list:
     dry_run.install(CHIP, launches)
     dry_run.REACHED_SHARES = (0.65,)
 
-    def take(launch, on):
-        if launch.kernel.__name__ == fails:
-            raise RuntimeError("no such kernel")
-        return launches.take(launch)
-
-    KernelLaunch.run = take
+    KernelLaunch.run = lambda launch, on: launches.take(launch)
     options = resolve(PLAN, device="cuda", timed=True, root=Path())
     names = [name for name, operation in OPERATIONS.items() if operation.default] + [*dry_run.OURS]
-    failures = dry_run.launch_all(options, CHIP, ["matmul"] if fails else names)
+    failures = dry_run.launch_all(options, CHIP, names)
     return [launches.launched, launches.compiled, failures]
 
 
@@ -86,10 +81,3 @@ def test_a_dry_run_compiles_every_kernel_once_and_a_launch_on_tensors_with_memor
     assert found.pop("persistent_kernel") > 1
     assert found == {"gate_kernel": 1, "clock_kernel": 1, "stamp_kernel": 1, "wait_kernel": 2}
     assert compiled == {}
-
-
-@pytest.mark.slow
-def test_a_contender_that_raises_is_told(elsewhere, tmp_path):
-    _, _, failures = elsewhere(plan, str(tmp_path), "first", "decode_kernel")
-    assert failures
-    assert all("m16-bf16: decode: RuntimeError: no such kernel" in failure for failure in failures)

@@ -115,27 +115,6 @@ def without_a_part(settings: list[tuple]) -> list[tuple[str, str]]:
         outcomes.append((parts[len(outcomes)], wrong))
 
 
-def without_load(settings: list[tuple]) -> list[tuple]:
-    """What hangs where links load nothing ahead."""
-    from collectives.device import PacedCopier
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PacedCopier, "load", lambda link, route: None)
-        return [place for place, wrong in audit(settings) if "the host hangs" in wrong]
-
-
-def computing(settings: list[tuple]) -> list[tuple]:
-    """The arms that send what they compute, each in a later process, where nothing ran before."""
-    from collectives.bench.matmul_reduce_scatter import Summed
-
-    return [
-        (setting.case.op, arm, LATER)
-        for runner, setting in settings
-        if isinstance(setting, Summed)
-        for arm in runner.arms(setting.case.op, "cuda")
-    ]
-
-
 class Outcomes:
     """A plugin of pytest: how tests ended, each in a process that has loaded nothing yet."""
 
@@ -174,8 +153,6 @@ def main() -> dict:
         "audit": outcomes,
         "engines": of_engines,
         "without a part": [*without_a_part(of_layer), *without_a_part(engines["paced_engine"][1:2])],
-        "without load": without_load(made),
-        "computing": computing(made),
         "gpu tests": of_gpu_tests(),
     }
 
@@ -196,11 +173,6 @@ def test_no_arm_loads_a_kernel_while_a_stream_waits(outcome):
 def test_each_arm_is_right_over_a_link_of_copy_engines_and_loads_no_kernel_late(outcome, kind):
     arms = [place[:2] for place, _ in outcome["audit"] if place[-1] == FIRST]
     assert [(place[:2], wrong) for place, wrong in outcome["engines"][kind]] == [(arm, "") for arm in arms]
-
-
-def test_without_what_a_link_loads_ahead_each_arm_that_sends_what_it_computes_hangs(outcome):
-    assert [place for place in outcome["without load"] if place[-1] == LATER] == outcome["computing"]
-    assert len(outcome["without load"]) > len(outcome["computing"])  # others load ahead what no gather takes
 
 
 def test_each_part_of_what_a_link_loads_ahead_is_missed(outcome):

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import SIZES, Gather, late_runs, whole_numbers
+from arm_cases import RANKS, SIZES, Gather, Scatter, late_runs
 from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import matmul_reduce_scatter, on_device
@@ -34,7 +34,6 @@ from roofline.worker.clocks import Call
 
 NO_GPU = not torch.cuda.is_available() or interpreted()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
-RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 HERE = {"device": "cuda", "dtype": torch.bfloat16}
 FLAGGED = {name: on_device.ARMS[name] for name in arms_of("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
 
@@ -70,7 +69,7 @@ class Held(PacedCopier):
 def test_copier_finishes_while_the_matmul_holds_every_sm(monkeypatch):
     """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
     monkeypatch.setattr(hopper, "programs", lambda of: torch.cuda.get_device_properties(of).multi_processor_count)
-    mine, link = Gather(sizes=(16384, 2048, 1024), **HERE).operands, Held(100e9)
+    mine, link = Gather(sizes=(4096, 2048, 1024), **HERE).operands, Held(100e9)
     ready = on_device.prepare(mine, "row_block")
     assert len(ready.plan.grid.tiles) >= hopper.programs(mine.out.device)
     on_device.ARMS["row_block"](mine, link)  # loads the kernels
@@ -90,30 +89,15 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(monkeypatch):
 @pytest.fixture(params=[torch.bfloat16, torch.float16], ids=str)
 def scatter(request, monkeypatch):
     monkeypatch.undo()  # as many programs as there are SMs
-    out = torch.empty(HEIGHT, COLUMNS, dtype=request.param, device="cuda")
-    return on_device.added_by_kernel(
-        matmul_reduce_scatter.Operands(values(0, out), values(1, out)[:COLUMNS], out, RANKS)
-    )
-
-
-def values(seed, like):
-    """Whole numbers whose sums every dtype holds."""
-    numbers, kept = (whole_numbers(2 * seed + part, RANKS * HEIGHT, DEPTH, most=10**part) for part in (0, 1))
-    return (numbers * (kept == 0)).to(like)  # one in 21 is left
-
-
-def poison_parts(scatter):
-    for tensor in (scatter.products, scatter.arrived, scatter.out):
-        tensor.fill_(torch.nan)
-
-
-def right(scatter):
-    return sum(part.float() @ scatter.w.float().T for part in scatter.x.chunk(RANKS)).to(scatter.out.dtype)
+    case = Scatter(sizes=(RANKS * 512, 1024, 512), device="cuda", dtype=request.param)
+    on_device.added_by_kernel(case.operands)
+    return case
 
 
 @pytest.mark.parametrize("late", range(RANKS))
 def test_part_that_is_computed_late_is_waited_for(scatter, late):
-    link, multiply, calls = PacedCopier(500e9), scatter.matmul, []
+    operands = scatter.operands
+    link, multiply, calls = PacedCopier(500e9), operands.matmul, []
 
     def slow(x, w, out):
         calls.append(x)
@@ -123,11 +107,11 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
 
     block_launches = ended(matmul_reduce_scatter.ARMS["block_launches"])
     torch.cuda._sleep(1)  # what is loaded while a link waits may wait for it: an H200 hung in the first torch.mm
-    block_launches(scatter, WarmUp())
-    scatter.matmul = slow
-    for _ in range(2):
-        poison_parts(scatter)
-        assert torch.equal(block_launches(scatter, link), right(scatter))
+    block_launches(operands, WarmUp())
+    operands.matmul = slow
+    for call in range(2):
+        scatter.renew(call)
+        assert torch.equal(block_launches(operands, link), scatter.expected("block_launches"))
         link.timeline()
 
 
@@ -136,9 +120,9 @@ def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
         pytest.skip("signalled needs a Hopper GPU")
     monkeypatch.setattr(hopper, "programs", lambda device: 4)  # so it takes a while
     link, signalled = PacedCopier(500e9), ended(on_device.ARMS["signalled"])
-    signalled(scatter, WarmUp())  # what is loaded while a link waits may wait for it
+    signalled(scatter.operands, WarmUp())  # what is loaded while a link waits may wait for it
     for _ in range(2):
-        signalled(scatter, link)
+        signalled(scatter.operands, link)
         timeline = link.timeline()
     assert timeline.arrivals_s[0] < timeline.ready_s[-1]
 

@@ -8,15 +8,6 @@ import torch
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 3e-3}  # relative Frobenius error
 GUARD = 123.0  # exact in every dtype
-MARGIN = 16  # elements of padding at each end of a row: a multiple of 16 bytes in every dtype, so that TMA takes it
-
-
-@pytest.fixture(scope="session")
-def device() -> str:
-    """A GPU when there is one and the kernels are compiled, else the CPU (interpreter)."""
-    from kernels.contract import interpreted
-
-    return "cpu" if interpreted() else "cuda"
 
 
 @pytest.fixture(autouse=True)
@@ -32,26 +23,25 @@ def dtype(device, request) -> torch.dtype:
 
 
 class Operands:
-    """x[M, K], w[N, K] and out[M, N] as views of larger buffers: NaN, or what is told, lies `behind` every row of x and
+    """x[M, K], w[N, K] and out[M, N] as views of larger arrays: NaN, or what is told, lies `behind` the rows of x and
     w, NaN all over out, and a guard value around out. A kernel that reads or writes past an edge shows it."""
 
-    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, seed: int = 0, behind=math.nan):
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, behind=math.nan):
+        from cases import padded  # not before it is known whether Triton interprets
 
-        def padded(rows: int) -> torch.Tensor:
-            buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), behind, dtype=dtype, device=device)
-            buffer[:, :k] = torch.randn((rows, k), generator=generator).to(device, dtype)
-            return buffer[:, :k]
-
-        self.x, self.w = padded(m), padded(n)
-        self.buffer = torch.full((m + 2, 16 * math.ceil(n / 16) + 2 * MARGIN), GUARD, dtype=dtype, device=device)
-        self.out = self.buffer[1 : m + 1, MARGIN : MARGIN + n].fill_(math.nan)
+        generator = torch.Generator().manual_seed(0)
+        self.x, self.w, self.out = (padded(*shape, dtype=dtype, device=device) for shape in ((m, k), (n, k), (m, n)))
+        for matrix in (self.x, self.w):
+            matrix._base.fill_(behind)
+            matrix.copy_(torch.randn(matrix.shape, generator=generator))
+        self.out._base.fill_(GUARD)
+        self.out.fill_(math.nan)
 
     def verify(self, result: torch.Tensor) -> None:
         assert result is self.out
         close(result, self.x, self.w)
         self.out.fill_(GUARD)
-        assert (self.buffer == GUARD).all(), "something beside out was written"
+        assert (self.out._base == GUARD).all(), "something beside out was written"
 
 
 def close(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> None:
@@ -66,7 +56,7 @@ def close(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> None:
 @pytest.fixture
 def operands(device):
     """Operands(m, n, k, dtype) on the test's device, or on `where`."""
-    return lambda m, n, k, dtype, seed=0, where=device, **more: Operands(m, n, k, dtype, where, seed, **more)
+    return lambda m, n, k, dtype, where=device, **more: Operands(m, n, k, dtype, where, **more)
 
 
 @pytest.fixture

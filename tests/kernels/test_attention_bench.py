@@ -109,14 +109,14 @@ def test_tokens_that_are_asked_for_are_lengths():
 
 def test_the_figure_has_a_slope_beside_each_line():
     rows = [
-        {"op": "attention", "contender": name, "batch": 8, "heads": 1, "width": 64, "m": m, "mask": "causal",
-         "part": part, "time_s": 1e-9 * m**2, "saved_bytes": float(m**power) if part == "forward" else float("nan")}
+        dict(op="attention", contender=name, batch=8, heads=1, width=64, m=m, mask="causal", part=part)
+        | dict(time_s=1e-9 * m**2, saved_bytes=float(m**power) if part == "forward" else float("nan"))
         for name, power in (("eager", 2), ("sdpa", 1))
         for m in (256, 1024, 4096)
         for part in ("forward", "backward")
-    ]  # fmt: skip
+    ]
     figure = plots.attention(pandas.DataFrame(rows))
-    words = [[text.get_text() for text in axes.texts if text.get_text()] for axes in figure.axes]
-    assert words == [["2.0", "2.0"], ["2.0", "2.0"], ["2.0", "1.0"]]
+    powers = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert powers == [["eager: 2.0", "sdpa: 2.0"]] * 2 + [["eager: 2.0", "sdpa: 1.0"]]
     titles = [(axes.get_title("left"), axes.get_ylabel()) for axes in figure.axes]
     assert titles == [("causal, batch 8, heads 1, width 64", label) for *_, label in PANELS]

@@ -1,4 +1,4 @@
-"""cuBLASLt's candidates, by a stand-in for the library that multiplies matrices of the host as it would read them."""
+"""cuBLASLt's candidates, by a stand-in for the library that notes what it is told of matrices and their scales."""
 
 # ruff: noqa: N802, N815 (the names of the library's functions)
 
@@ -7,14 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_clock import FakeClock
-from numpy.ctypeslib import as_array
 
 from kernels import cublaslt, vendor, workspace
-from kernels.bench import matmul
-from kernels.contract import FP8
-from kernels.fp8 import scale_rows, scales_of_rows
-from roofline.operations.matmul import Matmul
+from kernels.contract import FP8, empty_scales
 
 
 class FakeLibrary:
@@ -48,36 +43,14 @@ class FakeLibrary:
         results[1].status = 15  # which the heuristics cannot take
         return 0
 
-    def matrix(self, layout, at):
-        """[rows, columns] of fp32 at an address, columns one after another."""
-        kind, rows, columns, stride = self.made[layout.value]
-        dtype = {number: dtype for dtype, number in cublaslt.DATA_TYPES.items()}[kind]
-        size = dtype.itemsize * (stride * (columns - 1) + rows)
-        memory = torch.from_numpy(as_array((ctypes.c_uint8 * size).from_address(at.value))).view(dtype)
-        return memory.as_strided((rows, columns), (1, stride))
-
-    def scales(self, operation, name, matrix):
-        """What a matrix of K rows is multiplied by, in the mode that it is told."""
-        at = self.attributes.get((operation.value, cublaslt.SCALE_POINTER[name]))
-        if at is None:
-            return 1
-        mode = self.attributes[operation.value, cublaslt.SCALE_MODE[name]]
-        k, columns = matrix.shape
-        high, wide = {3: (k, 1), 4: (128, 1), 5: (128, 128)}[mode]
-        shape = -(-k // high), -(-columns // wide)
-        memory = torch.from_numpy(as_array((ctypes.c_float * (shape[0] * shape[1])).from_address(at)).copy())
-        scales = memory.view(shape[::-1]).T if mode == 5 else memory.view(shape)
-        return scales.repeat_interleave(high, 0).repeat_interleave(wide, 1)[:k, :columns]
-
     def cublasLtMatmul(self, context, operation, one, a, a_layout, b, b_layout, zero, c, c_layout, d, d_layout, *more):
         algorithm, space, size, stream = more
         assert self.attributes[operation.value, cublaslt.DESC_TRANSA] == cublaslt.TRANSPOSED
         assert (one._obj.value, zero._obj.value, c.value, c_layout) == (1, 0, d.value, d_layout)
         assert (size.value, stream.value) == (cublaslt.WORKSPACE_BYTES, 7)
         assert space.value
-        w, x = self.matrix(a_layout, a).float(), self.matrix(b_layout, b).float()
-        w, x = w * self.scales(operation, "w", w), x * self.scales(operation, "x", x)
-        self.matrix(d_layout, d).copy_(w.T @ x)
+        matrices = ((a, a_layout), (b, b_layout), (d, d_layout))
+        self.matrices = [(at.value, *self.made[layout.value]) for at, layout in matrices]
         self.algorithms.append(algorithm._obj[0])
         return 0
 
@@ -100,13 +73,18 @@ def library(monkeypatch):
 
 
 def test_operands_are_told_as_the_library_reads_them(library):
-    x, w = torch.randn(5, 24)[:, :16], torch.randn(9, 16)
+    """By columns: w of K rows, which it transposes, x of K rows, and out of N."""
+    x, w = torch.zeros(5, 24)[:, :16], torch.zeros(9, 16)
     out = torch.full((5, 12), torch.nan)[:, :9]
-    best = cublaslt.best
+    best, fp32 = cublaslt.best, 0
     assert best.candidates(x, w, out) == 2
     for number in range(2):
         assert best(x, w, out, candidate=number) is out
-        torch.testing.assert_close(out, x @ w.T)
+        assert library.matrices == [
+            (w.data_ptr(), fp32, 16, 9, 16),
+            (x.data_ptr(), fp32, 16, 5, 24),
+            (out.data_ptr(), fp32, 9, 5, 12),
+        ]
     assert library.algorithms == [100, 102]
     assert best.describe(x, w, candidate=1) == "cuBLASLt 130100, candidate 2 of its heuristics"
     assert not best(x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
@@ -116,44 +94,15 @@ def test_operands_are_told_as_the_library_reads_them(library):
     assert {library.attributes[max(library.made), attribute] for attribute in cublaslt.MIN_ALIGNMENTS} == {4}
 
 
-@pytest.mark.parametrize("by_block", [False, True])
-def test_scales_are_told_as_the_library_reads_them(library, by_block):
-    numbers = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(rows, 512, generator=numbers).to(FP8) for rows in (5, 144))
-    scales = matmul.scales_of(x, w, by_block, numbers)
-    out = cublaslt.best(x, w, scales=scales, candidate=1)
-    of_x, of_w = scales_of_rows(w, scales)
-    exact = scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T
-    torch.testing.assert_close(out.float(), exact, rtol=1e-2, atol=1e-3)
+@pytest.mark.parametrize(("by_block", "modes"), [(False, (3, 3)), (True, (4, 5))])
+def test_scales_are_told_as_the_library_reads_them(library, by_block, modes):
+    """A factor for each row; or of x for each 128 along K, of w for each 128 x 128."""
+    x, w = (torch.zeros(rows, 512).to(FP8) for rows in (5, 144))
+    scales = empty_scales(x, w, by_block)
+    cublaslt.best(x, w, scales=scales, candidate=1)
+    (operation,) = {handle for handle, attribute in library.attributes if attribute == cublaslt.DESC_TRANSA}
+    for name, factors, mode in zip(("x", "w"), scales, modes, strict=True):
+        assert library.attributes[operation, cublaslt.SCALE_POINTER[name]] == factors.data_ptr()
+        assert library.attributes[operation, cublaslt.SCALE_MODE[name]] == mode
     assert library.algorithms == [102]
-    assert ((1, cublaslt.DESC_FAST_ACCUM) in library.attributes) != by_block
-
-
-class Candidates:
-    """A library of candidates that take so many seconds, on a clock that believes what a call returns."""
-
-    def __init__(self, *seconds):
-        self.seconds = seconds
-
-    def candidates(self, x, w, out):
-        return len(self.seconds)
-
-    def __call__(self, x, w, out, candidate):
-        if self.seconds[candidate] is None:
-            raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
-        return self.seconds[candidate]
-
-
-def test_the_fastest_candidate_is_chosen_once_a_shape(monkeypatch):
-    runner = matmul.Runner(SimpleNamespace(seed=0, device="cpu"))
-    monkeypatch.setattr(runner, "clock", FakeClock)
-    case, sets = Matmul("8,8", "up", 1, 4, "fp32"), [(torch.zeros(4, 8), torch.zeros(8, 8), torch.zeros(4, 8))]
-    library = Candidates(3.0, None, 1.0, 2.0)
-
-    def chosen(**earlier):
-        runner.earlier = {case.id: earlier} if earlier else {}
-        return runner.fastest_candidate(case, "lt", library, sets)
-
-    assert chosen() == 2
-    assert chosen(facts={"lt_candidate": 3}, medians_s={}) == 2  # a share that checked chose it, beside others
-    assert chosen(facts={"lt_candidate": 3}, medians_s={"cublas": 1.0}) == 3
+    assert ((operation, cublaslt.DESC_FAST_ACCUM) in library.attributes) != by_block

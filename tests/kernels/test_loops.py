@@ -1,7 +1,5 @@
 """The loops of compiled kernels, and what is told of two that differ. Compiling happens in another process."""
 
-import itertools
-
 import pytest
 
 from kernels import flagged, persistent, warpgroup
@@ -38,8 +36,8 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
         "pieces_counters": {"HGMMA", "UTMALDG"},
         "copier": {"LDG"},
     }
-    for counts in itertools.chain(*(of_kernel.values() for of_kernel in found.values())):
-        assert not any(name.startswith("UTMASTG") for name in counts), "tiles are stored outside"
+    for of_kernel in found.values():
+        assert "UTMASTG" not in str(of_kernel), "tiles are stored outside"
     multiply, wait = "HGMMA.64x64x16.F32.BF16", "SYNCS.PHASECHK.TRANS64.TRYWAIT"
     step = found["persistent"]["HGMMA"]
     assert [step[name] for name in (multiply, "UTMALDG.2D", "WARPGROUP.DEPBAR.LE gsb0, 0x1")] == [4, 2, 1]
@@ -67,18 +65,11 @@ def test_a_tile_that_is_told_of_is_waited_for_once(profiles):
 
 def test_what_differs_is_told_and_what_does_not_is_named_in_one_line():
     loop = {"HGMMA": {"HGMMA.64x64x16.F32.BF16": 4, "IADD3": 9}}
-    one = {
-        "loops": loop,
-        "registers": 90,
-        "shared_bytes": 8,
-        "store_waits": {"read": 1, "whole": 0},
-    }
-    other = one | {"loops": {"HGMMA": {"HGMMA.64x64x16.F32.BF16": 4, "WARPSYNC.ALL": 2, "IADD3": 14}}, "registers": 255}
-    before = {
-        "triton": "3.7.1",
-        "ptxas": "12.8.93",
-        "kernels": {"persistent": one, "flagged": one, "warpgroup": one},
-    }
+    one = {"loops": loop, "registers": 90, "shared_bytes": 8, "store_waits": {"read": 1, "whole": 0}}
+    more = {"HGMMA": loop["HGMMA"] | {"WARPSYNC.ALL": 2, "IADD3": 14}}
+    other = one | {"loops": more, "registers": 255}
+    kernels = {"persistent": one, "flagged": one, "warpgroup": one}
+    before = {"triton": "3.7.1", "ptxas": "12.8.93", "kernels": kernels}
     now = {"triton": "9.9", "ptxas": "99", "kernels": {"persistent": other, "flagged": one}}
     first, _, _, _, row, *_, same, alone = loops.as_table(before, now).splitlines()
     assert first == "Triton 3.7.1 (ptxas 12.8.93) → Triton 9.9 (ptxas 99)"

@@ -1,29 +1,19 @@
 """Our kernels for any shape against float64: every kind of shape and stride the contract allows, and nothing written or
-read beyond it, also of those that are measured on demand alone. Gluon has no interpreter, so its kernels are skipped
-without a GPU: test_warpgroup.py has what can be told of it there."""
+read beyond it, also of those that are measured on demand alone. The machine goes through all their ways: tests/machine.
+Gluon has no interpreter, so its kernels are skipped without a GPU.
+"""
 
 import re
 
 import pytest
 import torch
 
-from kernels import hopper, persistent, tiled
+from kernels import persistent, tiled
 from kernels.contract import KernelLaunch
-from kernels.registry import CONTENDERS, load, module_of
+from kernels.registry import CONTENDERS
 
 SHAPES = ["1x1x1", "64x64x64", "65x129x1", "130x200x33", "3x5x200"]
 pytestmark = pytest.mark.gpu
-SMALL = {"block_m": 64, "block_n": 32, "block_k": 32, "num_warps": 4, "num_stages": 2, "group_m": 3}
-# Two consumers need twice the rows of a wgmma.
-SMALLEST = {"warpgroup": {"block_m": 128, "block_n": 64, "num_warps": 8}}
-VARIANTS = {
-    "plain": {},
-    "subtile": {"subtile": 2},
-    "flatten": {"flatten": True, "subtile": 2},
-    "raster-n": {"raster": "n"},
-    "group-1": {"group_m": 1},
-    "group-wider-along-n": {"group_m": 64, "raster": "n"},
-}
 # The fifth row begins beyond 2**31 elements although the stride itself is a 32-bit number.
 FAR = 2**29 + 8
 
@@ -96,35 +86,11 @@ def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
     assert_close(kernel(**tensors), tensors["x"], tensors["w"])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
-    plain = load(f"{module_of(kernel.name)}:Config")(**SMALL | SMALLEST.get(kernel.name, {}))
-    config = plain.changed(**VARIANTS[variant])
-    if variant != "plain" and config == plain:
-        pytest.skip(f"{kernel.name} has no such way")
-    # 6 x 7 tiles, or 3 x 4: groups of 3 and 64, and fewer programs than tiles on a GPU too.
-    monkeypatch.setattr(hopper, "programs", lambda device: 3)
-    case = operands(330, 200, 72, torch.float16)
-    assert not refusal(kernel, case)
-    case.verify(kernel(case.x, case.w, case.out, config=config))
-
-
 @pytest.mark.parametrize("kernel", ["persistent"], indirect=True)
 def test_what_the_epilogue_cannot_be_cut_into_is_refused(kernel, operands):
     case = operands(8, 8, 8, torch.float16)
     with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
-        kernel(case.x, case.w, case.out, config=persistent.Config(**SMALL, subtile=4))
-
-
-@each_dtype
-@pytest.mark.parametrize("kernel", ["warpgroup"], indirect=True)
-@pytest.mark.parametrize("shape", ["300x9000x128", "4104x2040x1032", "1536x4096x4160", "2056x9224x520"])
-def test_a_ring_in_use(kernel, shape, dtype, operands):
-    """Every tile of the table, more of them than a GPU has SMs: the producer runs ahead of its consumers' epilogue."""
-    case = operands(*map(int, shape.split("x")), dtype)
-    for _ in range(5):  # a race need not show the first time
-        case.out.fill_(torch.nan)
-        case.verify(kernel(case.x, case.w, case.out))
+        kernel(case.x, case.w, case.out, config=persistent.Config(64, 32, 32, 4, 2, subtile=4))
 
 
 def test_tiled_takes_rows_of_any_stride(device, assert_close):

@@ -13,13 +13,14 @@ from kernels import tiled, vendor
 from kernels.bench import checks, matmul, roof
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
+from roofline.host import device_errors
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options, resolve
+from roofline.protocol.messages import Broken
 from roofline.theory import chips
-from roofline.worker import device_errors
 from roofline.worker.clocks import Clock
-from roofline.worker.prepared import Broken, PreparedCase, verdict
+from roofline.worker.prepared import PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 OPTIONS = Options(
@@ -40,6 +41,14 @@ def prepare(names=("numpy",), case=CASE, options=OPTIONS, **more) -> PreparedCas
 
 def right(x, w, out):
     return torch.mm(x, w.T, out=out)
+
+
+def test_a_tiny_shape_has_a_bounded_number_of_sets_and_says_that_they_stay_in_the_cache(monkeypatch):
+    monkeypatch.setattr(matmul, "MOST_SETS", 7)
+    prepared = prepare(case=Matmul("4,4", "up", 1, 1, "fp32"))
+    assert [*prepared.entrants] == ["torch", "numpy"]
+    assert len(prepared.inputs.sets) == 7
+    assert prepared.cache.startswith("warm: 7 sets of operands in rotation")
 
 
 def wrong_in_one_tile(x, w, out):
@@ -83,14 +92,13 @@ def writes_into_inputs(x, w, out):
     return out
 
 
-def writes_beside(name, behind):
-    """As a kernel without a mask does."""
+def writes_beside(name, at):
+    """As a kernel without a mask does: so many elements behind the end of x or out, or before it."""
 
     def writes(x, w, out):
         matrix = {"x": x, "out": out}[name]
         memory = matrix.new_empty(0).set_(matrix.untyped_storage())
-        at = matrix.storage_offset() + (matrix.numel() + 7 if behind else -7)
-        memory[at] = math.nan
+        memory[matrix.storage_offset() + at] = math.nan
         return right(x, w, out)
 
     return writes
@@ -106,9 +114,9 @@ def writes_beside(name, behind):
         (lazy(1), "failed", "holds NaN: unwritten, read out of bounds, or computed"),
         (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor, torch.float32 [300, 300], and not"),
         (writes_into_inputs, "failed", "it wrote into its input x and its input w,"),
-        (writes_beside("out", behind=True), "failed", "it wrote into what lies behind out,"),
-        (writes_beside("out", behind=False), "failed", "it wrote into what lies before out,"),
-        (writes_beside("x", behind=True), "failed", "it wrote into what lies behind x,"),
+        (writes_beside("out", 300 * 300 + 7), "failed", "it wrote into what lies behind out,"),
+        (writes_beside("out", -7), "failed", "it wrote into what lies before out,"),
+        (writes_beside("x", 100 * 300 + 7), "failed", "it wrote into what lies behind x,"),
     ],
 )
 def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
@@ -129,7 +137,7 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
     assert "holds NaN: unwritten" in rejection.reason
 
 
-def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender, monkeypatch):
+def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_first_share_chooses(contender, monkeypatch):
     taken = []
 
     class FixedClock(Clock):
@@ -142,18 +150,24 @@ def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender, mon
 
     def run(x, w, out, candidate=0):
         taken.append(candidate)
+        if candidate == 2:
+            raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
         return right(x, w, out)
 
-    contender(run, candidates=lambda *operands: 3, describe=lambda *operands, candidate=0: f"candidate {candidate}")
+    contender(run, candidates=lambda *operands: 4, describe=lambda *operands, candidate=0: f"candidate {candidate}")
     monkeypatch.setattr(matmul.Runner, "clock", lambda self: FixedClock())
     prepared = prepare()
     assert prepared.facts == {"numpy_candidate": 1}
     assert prepared.entrants["numpy"].config == "candidate 1"
-    assert {*taken} == {0, 1, 2}
+    assert {*taken} == {0, 1, 2, 3}
     taken.clear()
     prepared.entrants["numpy"].call()
     assert prepared.entrants["numpy"].recheck() is None
     assert {*taken} == {1}
+    later = matmul.Runner(OPTIONS)
+    for medians_s, candidate in (({}, 1), ({"torch": 1.0}, 3)):  # a share that checked chose it, beside others
+        later.earlier = {CASE.id: {"facts": {"numpy_candidate": 3}, "medians_s": medians_s}}
+        assert later.prepare(CASE, ["numpy"]).facts == {"numpy_candidate": candidate}
 
 
 def test_inputs_are_as_they_were_after_the_checks(contender):
@@ -185,14 +199,12 @@ def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
 
     def first_call(name, within_s):
         events.append((name, within_s))
-        if events.count((name, within_s)) > 1:
+        if "called" in events and name == "torch":
             raise RuntimeError("hung in its first call")
 
-    assert prepare(first_call=first_call).contenders == ["torch", "numpy"]
+    prepare(first_call=first_call)
     assert events[:3] == [("torch", None), ("numpy", None), "called"]
-    calls = events.count("called")
-    assert "hung in its first call" in prepare(first_call=first_call).rejected["numpy"].reason
-    assert events.count("called") == calls
+    assert "hung in its first call" in prepare(["torch"], first_call=first_call).rejected["torch"].reason
     assert FIRST_CALL_S[CONTENDERS["inductor"].first_call] == 1800
 
 
@@ -222,7 +234,7 @@ def test_operands_rotate_beyond_the_cache():
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 
-@pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (64, 1.5, 2), (65, 9.5, 2)])
+@pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (65, 9.5, 2)])
 def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, memory_sets, expected):
     case, options = Matmul("64,64", "up", 1, m, "fp32"), dataclasses.replace(OPTIONS, tokens=(m,))
     memory_bytes = memory_sets * case.work.device_bytes / matmul.POOL
@@ -242,17 +254,10 @@ def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_tol
     assert ", not the 128 that leave none in the cache" in matmul.Runner(options).prepare(case, []).cache
 
 
-def test_shape_that_cannot_fit_leaves_the_others_theirs():
-    options = dataclasses.replace(OPTIONS, tokens=(300, 10**12))
-    assert prepare(case=sweep(options)[0], options=options).contenders == ["torch", "numpy"]
-    with pytest.raises(RuntimeError, match="memory"):
-        matmul.operands(sweep(options)[-1], options)
-
-
 @pytest.fixture
 def small_probes(monkeypatch):
     """Probes of a machine with little cache and memory: `small_probes(dtypes)`."""
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**18})
     return lambda *dtypes: roof.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
 
 
@@ -262,11 +267,6 @@ def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(sma
     assert {(kind, name.split()[0], dtype) for kind, name, dtype in wrong} == {("matmul", "numpy", "bf16")}
     assert all("NumPy's BLAS takes float32" in reason for reason in wrong.values())
     assert Counter(kind for kind, *_ in reasons) == {"matmul": 3 * 2 * 2, "read": 6, "copy": 1}
-
-
-def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(small_probes):
-    (copy,) = [probe for probe in small_probes() if probe.kind == "copy"]
-    assert 2**22 < copy.amount <= 2 * 2**22
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,14 @@ def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(rows, columns, par
     assert (around[size:] == GUARD).all(), "something beside out was written"
 
 
-@pytest.mark.parametrize("wrong", ["shape of local", "shape of out", "order in memory"])
-def test_parts_that_are_not_alike_are_refused(wrong):
-    arrived, local, out = torch.zeros(3, 37, 8), torch.zeros(37, 8), torch.zeros(37, 8)
-    local = local[1:] if wrong == "shape of local" else local
-    out = {"shape of out": out[1:], "order in memory": torch.zeros(8, 37).T}.get(wrong, out)
-    with pytest.raises(
-        ValueError, match=r"parts \[3, 37, 8\], own \[3[67], 8\], out \[3[67], 8\]: all .* must be alike"
-    ):
-        part_sums.add(arrived, local, out)
+@pytest.mark.parametrize(
+    ("local", "out"),
+    [
+        (torch.zeros(36, 8), torch.zeros(37, 8)),
+        (torch.zeros(37, 8), torch.zeros(36, 8)),
+        (torch.zeros(37, 8), torch.zeros(8, 37).T),
+    ],
+)
+def test_parts_that_are_not_alike_are_refused(local, out):
+    with pytest.raises(ValueError, match=r"parts \[3, 37, 8\], own .*: all .* must be alike"):
+        part_sums.add(torch.zeros(3, 37, 8), local, out)

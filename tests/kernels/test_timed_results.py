@@ -11,15 +11,15 @@ from test_matmul_bench import OPTIONS
 from kernels.bench import checks, roof
 from roofline import operations
 from roofline.operations import contenders
-from roofline.worker import clocks, rounds, worker
-from roofline.worker.messages import Rejected
+from roofline.protocol.messages import Rejected
+from roofline.worker import rounds, worker
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
 SOURCE = """
 import sys, threading, time
 import torch
 
-KEPT, CALLS, SEEN = {{}}, [], []
+KEPT, SEEN = {{}}, []
 def right(x, w, out):
     return torch.mm(x, w.T, out=out)
 
@@ -46,7 +46,6 @@ def hand_over(x, w, out, after_s=0.05):
     return thread
 
 def f(x, w, out=None):
-    CALLS.append(1)
     {}
 """
 TIMED = "if is_timed() else right(x, w, out)"
@@ -58,7 +57,6 @@ KINDS = {
     "recalls by the shape": (f"return recalled(x.shape, x, w, out) {TIMED}", RECALLED),
     "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
     "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
-    "computes in each third call": (f"return (out if len(CALLS) % 3 else right(x, w, out)) {TIMED}", RECALLED),
     "computes where it is checked": (f"return out {TIMED}", RECALLED),
     "computes half of the columns": (f"return right(x, w[::2], out[:, ::2]) is None or out {TIMED}", RECALLED),
     "computes in half precision": (f"return out.copy_(x.bfloat16() @ w.bfloat16().T) {TIMED}", RECALLED),
@@ -117,15 +115,3 @@ def test_a_check_tells_a_result_that_comes_late_from_a_wrong_one(monkeypatch):
         checks.check("f", run, (x, w, torch.zeros(4, 8)), reference)[1].reason for run in (left_to_a_thread, wrong)
     ]
     assert [rounds.NOT_JOINED in reason for reason in reasons] == [True, False]
-
-
-def test_a_sample_gets_an_x_that_waking_did_not_see():
-    """A millisecond of waking is many calls of a short matmul: more than there are sets."""
-    sets = [(torch.randn(1, 64), torch.randn(8, 64), torch.zeros(1, 8)) for _ in range(2)]
-    rotation, seen = checks.Rotation(sets, seed=0), []
-    call = rotation.rotated(lambda x, w, out: seen.append(x.clone()))
-    for _ in range(3):
-        rotation.change()
-        clocks.CpuClock().turn([call])
-        assert not any(torch.equal(seen[-1], x) for x in seen[:-1])
-    assert len(seen) > 6

@@ -149,18 +149,14 @@ def gpu(monkeypatch, tables):
         return [Finding(job, cubin, ["spills"] * (job in about.spills)) for job, _ in todo]
 
     def operands(case, options):
-        return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
-                 torch.empty(case.m, case.n).bfloat16()) for _ in range(2)]  # fmt: skip
+        x, w, out = (torch.randn(shape).bfloat16() for shape in ((case.m, case.k), (case.n, case.k), (case.m, case.n)))
+        return [(x, w, out), (x.clone(), w, out)]
 
     about.seconds_of_last = seconds_of_last
-    replaced = {
-        "inspect_launches": inspect_launches,
-        "operands": operands,
-        "CudaClock": FixedClock,
-        "Instruments": lambda: None,
-    }
-    for name, stand_in in replaced.items():
-        monkeypatch.setattr(trial, name, stand_in)
+    monkeypatch.setattr(trial, "inspect_launches", inspect_launches)
+    monkeypatch.setattr(trial, "operands", operands)
+    monkeypatch.setattr(trial, "CudaClock", FixedClock)
+    monkeypatch.setattr(trial, "Instruments", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H100")
     monkeypatch.setattr(trial.tiles, "machine_of", lambda device: H100)
@@ -170,46 +166,50 @@ def gpu(monkeypatch, tables):
 
 
 SHAPES = ("matmul-64x48-shape-tp1-m128-bf16", "matmul-128x48-shape-tp1-m128-bf16")
+CASE = Matmul("128x48", "shape", 1, 128, "bf16")
+"""The second of them."""
 
 
-def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, tables, tmp_path, capsys):
-    case = Matmul("128x48", "shape", 1, 128, "bf16")
-    now, first, second, third, fourth, *_ = candidates(EXPERIMENTS["persistent"], case, H100)
+@pytest.fixture
+def tried():
+    """What a trial of `persistent` tries for CASE, what is taken at present first."""
+    return list(candidates(EXPERIMENTS["persistent"], CASE, H100))
+
+
+def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, tables, tried, tmp_path, capsys):
+    now, first, second, third, fourth, *_ = tried
     gpu.spills, gpu.wrong, gpu.quick, gpu.dies = [first], [second], [third], [fourth]
-    out = tmp_path / "out"
-    assert trial.main(["persistent", "--shapes", SHAPES[1], "--out", str(out), "--minutes", "0.01"]) == 0
+    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path / 'out'}", "--minutes=0.01"]) == 0
     message = capsys.readouterr().out
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
     assert f"left out: {fourth}: RuntimeError: out of luck" in message
-    assert f"{case.id} cold {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas" in message
-    assert f"{case.id} cold {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in message
-    assert {*gpu.measured} == {"cublas", *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second, fourth}
-    (row,) = json.loads((out / "persistent.json").read_text())
+    assert f"{CASE.id} cold {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas" in message
+    assert {*gpu.measured} == {"cublas", *tried} - {first, second, fourth}
+    (row,) = json.loads((tmp_path / "out" / "persistent.json").read_text())
     assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
     document = json.loads((tables / "sm90.json").read_text())
     (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
     table.cache_clear(), choose.cache_clear()
-    assert choose("persistent", "sm90", case.m, case.n, case.k, torch.bfloat16, H100) == third.config
+    assert choose("persistent", "sm90", CASE.m, CASE.n, CASE.k, torch.bfloat16, H100) == third.config
 
 
-def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(gpu, tmp_path, capsys):
-    path = tmp_path / "inspected.json"
+def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(gpu, tried, tmp_path, capsys):
+    path, first = tmp_path / "inspected.json", tried[1]
     arguments = ["persistent", "--shapes", SHAPES[1], f"--inspected={path}"]
-    now, first, *others = candidates(EXPERIMENTS["persistent"], Matmul("128x48", "shape", 1, 128, "bf16"), H100)
+    there = [*arguments, f"--out={tmp_path / 'out'}", "--minutes=0.01"]
     gpu.spills = [first]
     assert trial.main([*arguments, "--dry"]) == 0
-    assert gpu.inspected == [now, first, *others]
+    assert gpu.inspected == tried
     gpu.spills, gpu.inspected = [], []
-    there = [*arguments, f"--out={tmp_path / 'out'}", "--minutes=0.01"]
     assert trial.main(there) == 0
     assert not gpu.inspected
     assert f"left out: {first}: spills" in capsys.readouterr().out
-    assert {*gpu.measured} == {"cublas", now, *others}
+    assert {*gpu.measured} == {"cublas", *tried} - {first}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"triton": "3.0.0"}))
     assert trial.main(there) == 0
     assert "is of another Triton or of other source files: all is inspected here" in capsys.readouterr().out
-    assert gpu.inspected == [now, first, *others]
+    assert gpu.inspected == tried
 
 
 @pytest.mark.parametrize("problems", [(["spills"], []), ([], ["spills"])])
@@ -221,37 +221,24 @@ def test_a_problem_on_one_shape_leaves_a_candidate_out_of_all(monkeypatch, capsy
     assert f"left out: {NOW}: spills" in capsys.readouterr().out
 
 
-def card(gpu, watts):
-    """NVML's telemetry of a card that draws `watts`, in the seconds of `gpu`."""
-    return SimpleNamespace(
-        start=lambda: None,
-        read=lambda: None,
-        summary=dict,
-        energy=lambda: (gpu.seconds, watts * gpu.seconds),
-    )
-
-
 @pytest.mark.parametrize("watts", [700, None, 0])
 def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_is_no_0(
-    gpu, tmp_path, monkeypatch, capsys, watts
+    gpu, tried, tmp_path, monkeypatch, capsys, watts
 ):
     """Without a card NVML counts nothing. A counter that stands still is none, either."""
-    monkeypatch.setitem(EXPERIMENTS, "persistent", EXPERIMENTS["persistent"]._replace(sustained_s=1.0))
+    telemetry = SimpleNamespace(start=lambda: None, read=lambda: None, summary=dict)
+    telemetry.energy = lambda: (gpu.seconds, watts * gpu.seconds)
     if watts is not None:
-        monkeypatch.setattr(trial, "GpuTelemetry", lambda: card(gpu, watts))
-    case = Matmul("128x48", "shape", 1, 128, "bf16")
-    now, first, *_, second, third = candidates(EXPERIMENTS["persistent"], case, H100)
+        monkeypatch.setattr(trial, "GpuTelemetry", lambda: telemetry)
+    monkeypatch.setitem(EXPERIMENTS, "persistent", EXPERIMENTS["persistent"]._replace(sustained_s=1.0))
+    now, first, *_, second, third = tried
     gpu.quick, gpu.wrong = [third, second], [first]
-    arguments = ["persistent", "--shapes", SHAPES[1], "--out", str(tmp_path)]
-    assert trial.main([*arguments, "--minutes=0.01"]) == 0
+    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path}", "--minutes=0.01"]) == 0
     assert list(dict.fromkeys(gpu.alone)) == ["cublas", now, second, third]
-    lines = [line for line in capsys.readouterr().out.splitlines() if " alone: " in line]
-    work = case.work.flop / 1e12
-    for line, name, time_s in zip(lines, ("cublas", now, second, third), (0.25, 0.25, 0.125, 0.125), strict=True):
-        energy = (
-            f"{watts} W, {watts * time_s / work:.4f} J/TFLOP" if watts else "energy unmeasured: NVML counts none here"
-        )
-        assert line == f"{case.id} cold {name} alone: {work / time_s:.1f} TFLOP/s, {energy}"
+    printed, work = capsys.readouterr().out, CASE.work.flop / 1e12
+    for name, time_s in (("cublas", 0.25), (now, 0.25), (second, 0.125), (third, 0.125)):
+        energy = f"{watts} W, {watts * time_s / work:.4f} J/TFLOP" if watts else "energy unmeasured: NVML counts none"
+        assert f"{CASE.id} cold {name} alone: {work / time_s:.1f} TFLOP/s, {energy}" in printed
 
 
 def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, tmp_path, monkeypatch, capsys):
@@ -271,31 +258,33 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
     assert trial.main(arguments) == 0
     assert [len(clock.read) for clock in gpu.clocks] == [2, 2, 2, 1, 1, 1]
     lines = capsys.readouterr().out.splitlines()
-    assert f"{shapes[1]} warm cublas: 11.5 us, 0.1 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in lines
     along_k = "us of a call do not grow with K, and each 1024 along K take 20.00 us, by 3 sizes"
     cold = [f"{name} cold: {us + 5} {along_k}" for name, us in fixed_us.items()]
     assert lines[-6:] == [*cold, *(f"{name} warm: {us} {along_k}" for name, us in fixed_us.items())]
-    assert not [*(tmp_path / "out").iterdir()]
+    assert not [*tmp_path.glob("out/*")]
     assert trial.main([*arguments, "--shapes", shapes[0]]) == 0
     assert "along K" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("option", "said"), [("--minutes=1e-9", "not begun, the time is up"), ("--dry", " to time")])
-@pytest.mark.parametrize(("name", "shapes", "turns"), [("raster", SHAPES, 2), ("fixed", (), 10)])
-def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, option, said, name, shapes, turns):
-    arguments = [name, option, f"--out={tmp_path / 'out'}"]
-    assert trial.main([*arguments, "--shapes", *shapes] if shapes else arguments) == 0
-    assert capsys.readouterr().out.count(said) == turns
+@pytest.mark.parametrize(
+    ("words", "message", "turns"),
+    [
+        (["raster", "--minutes=1e-9", "--shapes", *SHAPES], "not begun, the time is up", 2),
+        (["fixed", "--dry"], " to time", 10),
+    ],
+)
+def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, words, message, turns):
+    assert trial.main([*words, f"--out={tmp_path / 'out'}"]) == 0
+    assert capsys.readouterr().out.count(message) == turns
     assert not gpu.measured
-    assert not [*(tmp_path / "out").glob("*")]
+    assert not [*tmp_path.glob("out/*")]
 
 
-@pytest.mark.parametrize(("name", "least"), [("pair", "3.8"), ("odd", "3.9")])
-def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsys, monkeypatch, name, least):
+def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsys, monkeypatch):
     monkeypatch.setattr(trial.tiles, "triton_release", lambda: (3, 7))
     monkeypatch.setattr(trial, "inspect_launches", None)
     with pytest.raises(SystemExit, match="2"):
-        trial.main([name, "--dry"])
+        trial.main(["odd", "--dry"])
     message = capsys.readouterr().err
-    assert f"{name} needs Triton {least} or later, this is " in message
+    assert "odd needs Triton 3.9 or later, this is " in message
     assert "`make pack TRITON=3.9.0` takes one along" in message

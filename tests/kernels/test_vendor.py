@@ -32,8 +32,6 @@ def test_baselines_write_out(kind, shape, operands, device):
 def test_vendors_refuse_what_is_not_theirs():
     x, w = torch.zeros((4, 8)), torch.zeros((6, 8))
     assert "x is on cpu" in CONTENDERS["cublas"].why_not(x, w)
-    assert "'torch'" in CONTENDERS["cublas"].why_not(x, w)
-    assert "float16" in CONTENDERS["numpy"].why_not(x.half(), w.half())
     with pytest.raises(TypeError, match=r"float16.*float32.*'torch'"):
         vendor.numpy_cpu(x.half(), w.half())
 

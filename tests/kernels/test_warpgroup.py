@@ -2,13 +2,12 @@
 a Hopper GPU, test_matmul.py runs it."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
 
-from kernels import hopper, warpgroup, warpgroup_config
-from kernels.contract import example_operands, interpreted
+from kernels import warpgroup, warpgroup_config
+from kernels.contract import interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, table
@@ -49,56 +48,30 @@ def test_configurations_for_other_kernels_are_refused(change, message):
         warpgroup.prepare(X, X, X, replace(CONFIG, **change))
 
 
-def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
-    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
-    with pytest.raises(ValueError, match=r"128x208x64 .* needs Triton 3\.9 or later, this is 3\.8; change the"):
-        warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
+@pytest.mark.parametrize(
+    ("change", "here", "message"),
+    [
+        (ODD, (3, 8), r"128x208x64 .* needs Triton 3\.9 or later, this is 3\.8; change the"),
+        ({"cluster": 2, "gang_m": 2}, (3, 7), r"cluster2 .* needs Triton 3\.8 or later, this is 3\.7"),
+    ],
+)
+def test_what_needs_a_later_triton_says_so(change, here, message, monkeypatch):
+    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: here)
+    with pytest.raises(ValueError, match=message):
+        warpgroup.prepare(X, X, X, replace(CONFIG, **change))
 
 
-def test_what_is_left_of_whole_waves_is_shared_also_by_clusters_which_have_twice_the_rows(monkeypatch):
-    monkeypatch.setattr(hopper, "programs", lambda device: 12)
-    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
-    x, w, out = example_operands(torch.float16, 600, 256, 256)
-    gangs = replace(CONFIG, subtile=4, gang_m=2, shared_waves=2)
-    launch = warpgroup.prepare(x[:512], w, out[:512], gangs)
-    # 2 x 4 super-tiles of 256 x 64 on 6 gangs of two: all 8, of 8 steps, are shared
-    assert (launch.grid, launch.args["whole"], launch.args["even"], launch.args["more"]) == ((12,), 0, 10, 4)
-    pairs = replace(gangs, shared_waves=0, cluster=2)
-    launch = warpgroup.prepare(x, w, out, pairs)
-    # 3 x 4 clusters of 256 x 64 on 6 pairs of SMs: two whole waves
-    assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"], launch.args["whole"]) == ((6,), 256, 2, 2)
-    shared = warpgroup.prepare(x[:500], w, out[:500], replace(pairs, gang_m=4, shared_waves=1))
-    # 4 super-tiles of 512 x 64 on 3 gangs of two clusters: a whole wave, and 8 steps along K in the run
-    assert (shared.grid, shared.args["gangs"], shared.args["gang_m"], shared.args["whole"]) == ((6,), 3, 2, 1)
-    assert (shared.args["even"], shared.args["more"]) == (2, 2)
-    assert shared.args["sums_desc"].block_shape == [128, 16], "half of its rows for each CTA"
-
-
-def test_a_cluster_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
-    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 7))
-    with pytest.raises(ValueError, match=r"cluster2 .* needs Triton 3\.8 or later, this is 3\.7"):
-        warpgroup.prepare(X, X, X, replace(CONFIG, cluster=2, gang_m=2))
-
-
-@pytest.mark.parametrize("name", ["warpgroup", "warpgroup_blockwise"])
-def test_what_is_inspected_of_a_shared_tile_is_shared_also_in_a_cluster(name, monkeypatch):
+def test_what_is_inspected_of_a_shared_tile_is_shared_also_in_a_cluster(monkeypatch):
     release = 3, 8
     monkeypatch.setattr(warpgroup_config, "triton_release", lambda: release)
-    kernel = CONTENDERS[name].load()
     seen = set()
-    for entry in table("sm90").entries:
-        if entry.kernel != name or entry.config.triton > release:  # the table is of the release that is here
-            continue
-        for config in (entry.config, *kernel.variants(entry.config)):
-            is_shared = config.shared_waves > 0
-            assert kernel.example(config, DTYPES[entry.dtypes[0]]).args["SHARED"] == is_shared, config
-            seen.add((config.cluster, is_shared))
-    clusters = (1, 2) if name == "warpgroup" else (1,)
-    assert seen == {*product(clusters, (False, True))}
-
-
-def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():
-    x, w, out = example_operands(torch.float16, 129, 64, 8)
-    launch, again = (warpgroup.prepare(x, w, out, CONFIG) for _ in range(2))
-    assert (launch.grid, launch.args["ALONG_N"]) == ((2,), True)
-    assert again.args["x_desc"].layout is launch.args["x_desc"].layout, "it takes longer to make than all else"
+    for name in ("warpgroup", "warpgroup_blockwise"):
+        kernel = CONTENDERS[name].load()
+        for entry in table("sm90").of(name):
+            if entry.config.triton <= release:  # the table is of the release that is here
+                for config in (entry.config, *kernel.variants(entry.config)):
+                    is_shared = config.shared_waves > 0
+                    assert kernel.example(config, DTYPES[entry.dtypes[0]]).args["SHARED"] == is_shared, config
+                    seen.add((name, config.cluster, is_shared))
+    ways = ("warpgroup", 1), ("warpgroup", 2), ("warpgroup_blockwise", 1)
+    assert seen == {(*way, is_shared) for way in ways for is_shared in (False, True)}

@@ -84,7 +84,7 @@ def attention(direction: str, width: int, length: int, causal: bool, tma: bool, 
         return add, wrong
 
     ways = f"{'causal' if causal else 'full'}, by {'TMA' if tma else 'pointers'}"
-    return Case("attention", f"bf16 {length} x {width} {ways}: {direction}", make, **more)
+    return Case("attention", f"{length} x {width} {ways}, bf16: {direction}", make, **more)
 
 
 def cases() -> list[Case]:

@@ -333,7 +333,7 @@ def cases() -> list[Case]:
     for programs in (1, 0, None):
         listed += [layer(name, "fp16", programs=programs, **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
-    listed += [copier("bf16", 0, 1e7, (9, 1032), (37, 72)), copier("fp16", 0, 1e9, (37, 72), (130, 264), **more)]
+    listed += [copier("bf16", 0, 5e7, (9, 1032), (37, 72)), copier("fp16", 0, 1e9, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from fake_ncu import ncu  # noqa: F401 a fixture
 from hypothesis import HealthCheck, settings
+from made_up_run import save
 from zygote import Zygote
 
 from roofline.analysis.records import records_of
@@ -123,32 +125,29 @@ def refused(capsys):
     return run
 
 
-HEAVY = ("torch", "triton", "numpy", "pandas", "matplotlib", "seaborn")
+HEAVY = {"torch", "triton", "pandas", "matplotlib", "seaborn"}
 
 
 @pytest.fixture
-def in_a_blink():
-    """`in_a_blink(*arguments)`: what the `roofline` command prints, in half a second and without any heavy package.
+def light():
+    """`light(cpu_s, *words)`: what `python -m` prints of these words, in so many seconds and without any heavy package.
 
     In CPU seconds, of one in three: the machine may be busy, and the program is not slower for that.
     """
-    code = "import sys; from roofline.commands import cli; cli.main(sys.argv[1:])\n"
-    code += "print([m for m in {} if m in sys.modules])"
 
-    def run(*arguments: str) -> str:
+    def run(cpu_s: float, *words: str) -> str:
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            done = subprocess.run(
-                [sys.executable, "-c", code.format(HEAVY), *arguments],
-                capture_output=True, text=True, check=True, cwd=ROOT,
-            )  # fmt: skip
+            command = [sys.executable, "-X", "importtime", "-m", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=_environment())
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            if (took_s := after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) < 0.5:
+            if (took_s := after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) < cpu_s:
                 break
-        text, _, heavy = done.stdout.rstrip().rpartition("\n")
-        assert heavy == "[]"
-        assert took_s < 0.5
-        return text
+        imported = re.findall(r"^import time: .*\| +(\w+)$", done.stderr, re.MULTILINE)
+        assert len(imported) > 20
+        assert not HEAVY & {*imported}
+        assert took_s < cpu_s
+        return done.stdout
 
     return run
 
@@ -218,6 +217,12 @@ def three_shapes(run_project):
     return lambda *arguments, timed=True, **about: run_project(
         *["--benchmark-only"] * timed, *arguments, tests=THREE_SHAPES, **about
     )
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """`loaded(lines, folder="run")`: the run of a journal of these lines."""
+    return lambda lines, folder="run": journal.load(save(tmp_path / folder, lines))
 
 
 @pytest.fixture

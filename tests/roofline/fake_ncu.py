@@ -19,8 +19,8 @@ print("==PROF== Connected to process 4711", does.get("error", ""), sep="\\n", fi
 calls = pathlib.Path(launcher[4])
 if does.get("told"):
     calls.write_text("\\n".join(map(json.dumps, does["told"])))
-else:
-    subprocess.run(launcher, check=True)
+elif subprocess.run(launcher).returncode:
+    sys.exit(1)
 if "error" in does:
     sys.exit()
 table = csv.writer(log, quoting=csv.QUOTE_ALL)
@@ -40,7 +40,12 @@ for number, line in enumerate(line for line in told if "call" in line):
 """It prints as `ncu --csv --page raw` does, of what the launcher called. FAKE_NCU in the environment says what it
 `does`: `told` is what the launcher says, which is not run then."""
 
-SITE = "import sys\nif 'roofline.commands.launcher' in sys.orig_argv:\n    import stand_in\n    stand_in.install()\n"
+SITE = """
+import sys
+if sys.orig_argv[1:3] == ["-m", "roofline.commands.launcher"]:
+    import stand_in
+    stand_in.install()
+"""
 
 
 @pytest.fixture

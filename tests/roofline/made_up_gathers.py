@@ -20,9 +20,6 @@ OF_A_LAYER = OURS | {"block_launches": 0.15, "all_reduce": 1.0, "layer_launches"
 
 ON_CPU = OURS | {"serial_all_cores": 0.4}
 
-ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4}
-ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
-ON_GPU |= {"row_block_launches_persistent": 0.25, "overlapped_persistent": 0.02}
 FLAGGED = [name for name, arm in ARMS.items() if arm.table and "all_gather_matmul" in arm.ops]
 """Schedules of one kernel on a GPU, whose programs wait for flags."""
 
@@ -70,12 +67,12 @@ def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, wit
     return shape_lines + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
 
 
-def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
-    return AllGatherMatmul(model, "up", tp, m, dtype, ranks, wire)
+def gather_matmul(tp=16, wire="balance86", ranks=8):
+    return AllGatherMatmul("xxl/16", "up", tp, 4096, "fp32", ranks, wire)
 
 
-def prefetch(m=172, wire="balance86", model="xxl/16", dtype="fp32", ranks=8):
-    return WeightPrefetch(model, "up", 1, m, dtype, ranks, wire)
+def prefetch(m, wire="balance86", ranks=8):
+    return WeightPrefetch("xxl/16", "up", 1, m, "fp32", ranks, wire)
 
 
 def scatter(tp=16, wire="balance86"):

@@ -28,8 +28,8 @@ def ceiling(kind, value, when="start", dtype=None, spread=0.01):
 
 
 def lines_of(
-    case, times, *, baseline, about=None, rounds=30, slower=lambda index: 1.0, values=None, without=(), work=None,
-    op=None, telemetry=None, stopped_by="width", **facts,
+    case, times, *, baseline, about=None, rounds=30, slower=lambda index: 1.0, values=None, without=(),
+    telemetry=None, stopped_by="width", **facts,
 ):  # fmt: skip
     """Return the lines of the shape of `case`: its own, and its rounds.
 
@@ -41,7 +41,7 @@ def lines_of(
     params = {field.name: getattr(case, field.name) for field in fields(case)}
     entrants = {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times}
     of_case = Shape(
-        case.id, op or case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, work or case.work,
+        case.id, case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, case.work,
         baseline, "cold", entrants, facts=case.facts | facts, stopped_by=stopped_by,
         round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
         late=dict.fromkeys(times, 0),
@@ -96,9 +96,9 @@ LINES = [
 ]
 
 
-def save(folder, lines, tail=""):
+def save(folder, lines):
     folder.mkdir(exist_ok=True)
-    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 

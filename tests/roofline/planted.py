@@ -92,7 +92,7 @@ def pytest_addoption():
 
 
 def _told(line):
-    from roofline.worker.messages import Turns
+    from roofline.protocol.messages import Turns
 
     if isinstance(line, Turns):
         strike("turns")

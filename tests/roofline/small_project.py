@@ -23,9 +23,10 @@ import pytest  # noqa: F401 what is appended to this file takes it
 from fake_clock import FakeClock
 
 from roofline import operations
+from roofline.host import machine
 from roofline.pytest_plugin.hooks import STATE
 from roofline.store import journal
-from roofline.worker import machine, runner
+from roofline.worker import runner
 from roofline.worker.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
@@ -34,7 +35,7 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 def pytest_unconfigure(config):
     """Each report is drawn of the run in memory: it has to be what its journal is read as."""
     state = config.stash.get(STATE, None)
-    if state and state.options.timed and state.run and state.run.end:
+    if state and state.options.timed and state.has_begun and state.run.end:
         read = journal.load(state.folder)
         if read != state.run or list(read.shapes) != list(state.run.shapes):
             print("the run in memory is not its journal:", read, state.run, sep="\n")
@@ -63,50 +64,52 @@ def strike(place, number, later=False):
     if (where.startswith("later-") and not later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
     is_share = "roofline.worker.process" in sys.orig_argv
-    if fault in ("SIGINT", "SIGTERM", "SIGHUP"):
-        os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault))
-        time.sleep(1 if is_share else 0)
-    elif fault.startswith("SIG"):
-        os.kill(os.getpid(), getattr(signal, fault))
-    if fault == "once" and not Path("struck").exists():
-        Path("struck").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "KILLED":
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(1)
-    if fault == "exit":
-        os._exit(3)
-    if fault == "handler":
-        signal.signal(signal.SIGALRM, print)
-    if fault == "Ctrl-C":
-        raise KeyboardInterrupt  # of its own, which no signal sent
-    if fault == "own":
-        raise Own("of its own kind")
-    if fault == "fork" and os.fork() == 0:
-        os.setsid()
-        time.sleep(30)
-        os._exit(0)
-    if fault == "sys.exit":
-        sys.exit("no licence")
-    if fault == "null":
-        ctypes.string_at(0)
-    if fault == "greedy":
-        kept = []
-        while True:
-            kept.append(numpy.empty(2**30, dtype=numpy.uint8))  # never touched: it takes none before it is refused
-    if fault == "noise":
-        print("x" * 2**20)
-    if fault == "MemoryError":
-        raise MemoryError("12 GiB asked for")
-    if fault == "lost":
-        from roofline.worker import device_errors
+    match fault:
+        case "SIGINT" | "SIGTERM" | "SIGHUP":
+            os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault))
+            time.sleep(1 if is_share else 0)
+        case "KILLED":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1)
+        case "once" if not Path("struck").exists():
+            Path("struck").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+        case "handler":
+            signal.signal(signal.SIGALRM, print)
+        case "Ctrl-C":
+            raise KeyboardInterrupt  # of its own, which no signal sent
+        case "own":
+            raise Own("of its own kind")
+        case "fork":
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(30)
+                os._exit(0)
+        case "sys.exit":
+            sys.exit("no licence")
+        case "null":
+            ctypes.string_at(0)
+        case "greedy":
+            kept = []
+            while True:
+                kept.append(numpy.empty(2**30, dtype=numpy.uint8))  # never touched: it takes none before it is refused
+        case "noise":
+            print("x" * 2**20)
+        case "MemoryError":
+            raise MemoryError("12 GiB asked for")
+        case "lost":
+            from roofline.host import device_errors
 
-        device_errors.device_lost = lambda device: True
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    if fault == "hang":
-        hang()
-    if fault == "crash":
-        raise RuntimeError("no such instruction\nat line 3")
+            device_errors.device_lost = lambda device: True
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        case "hang":
+            hang()
+        case "crash":
+            raise RuntimeError("no such instruction\nat line 3")
+        case _ if fault.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, fault))
 
 
 def hang():

@@ -1,15 +1,13 @@
 """`roofline account` on the command line: its text, its answer against figures worked out by hand, and memory. The
-documents show more of it, test_exercise.py, and test_cli.py bad input."""
+documents show more of it, test_documents.py, and test_command_lines.py bad input."""
 
 import re
 import shlex
 
 import pytest
-from account_settings import ask, h100, v5p
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from account_settings import ask
 
-from roofline.account import communication_bound, memory, techniques
+from roofline.account import memory
 from roofline.commands.cli import main
 from roofline.theory.models import parse
 
@@ -66,40 +64,8 @@ def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
     assert not re.search(r"nan|inf\b|None", report)
 
 
-def test_answer_against_figures_worked_out_by_hand():
-    question = v5p(tokens=131_072, saved="half")
-    forward = communication_bound.forward(question)
-    assert (question.flop_per_token, question.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
-    assert (forward.math_s, forward.link_s) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
-    assert forward.serial_s == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
-    effects = {effect.name: effect for effect in techniques.effects(h100({"fsdp": 128, "tp": 8}, tokens=4_000_000))}
-    assert effects["8-bit gathers of weights"].tokens == pytest.approx(2_513_076 / 2)
-    assert effects["activation checkpointing"].memory_bytes == pytest.approx(-4e6 * 125 * 53248 * 2 / 1024)
-    again = effects["gradient accumulation"]  # of weights, in each of four microbatches; a quarter of what is saved
-    assert again.tokens == pytest.approx(4 * 2_513_076)
-    assert again.memory_bytes == pytest.approx(-4e6 * 126 * (16384 + 53248) * 2 / 1024 * 3 / 4)
-    # 436,207,616 * 127/128 bytes of weights, 2 * 256 * 7/8 bytes a token.
-    weights, activations = 432_799_744, 448 * 2_513_076
-    assert again.received_of_now == pytest.approx((4 * weights + activations) / (weights + activations))
-
-
-def test_memory_of_attention_with_scores_and_without(printed):
-    text = printed("--case attention-b8-h1-d64-m16384-full-forward-fp32 --memory 8GB")
-    assert "it does not fit, by formula it needs 8.69 GB" in text  # 4 B (T^2 + 3 T D)
-    assert re.search(r"flash +0\.13 ", text)  # 4 B T (4 D + 1)
-
-
-def test_memory_of_a_training_step_says_whether_it_fits(printed):
-    text = printed("--case l36-d1280-b16-t256-step-fp32")
-    assert "it fits, by formula it needs 23.84 GB, and H100 SXM has 80.00 GB" in text
-    assert "  optimizer          5.77   5.38  721,518,080 weights\n" in text
-    text = printed("--case transformer_step-l36-d1280-b16-t256-step-bf16 --memory 19GB")
-    assert "it does not fit, by formula it needs 19.99 GB, and H100 SXM has 19.00 GB" in text
-    assert "  activations        8.45   7.87  of 4,096 tokens\n" in text
-
-
-def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
-    assert "319.4 on each device" in in_a_blink("account", *V5P.split(), "--tokens", "131072")
+def test_answers_in_a_blink_without_heavy_packages(light):
+    assert "319.4 on each device" in light(0.6, "roofline", "account", *V5P.split(), "--tokens", "131072")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +86,22 @@ def test_saved_activations(model, saved, elements):
     assert whole_bytes == {0, saved_bytes if saved == "half" else 0}
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.integers(1, 2**60), st.integers(0, 2**40), st.integers(1, 2**41))
-def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
-    least, room = memory.least_devices(sharded, whole, size), size - whole
-    assert (least is None) == (room <= 0)
-    assert least is None or least * room >= sharded > (least - 1) * room
+ACCOUNTS = [  # options, what the account says, what it does not
+    ("--model 5120,13824 --fsdp 64", ("memory: not known of D,F alone; add --blocks N, --gate",), ("fits", "MEMORY")),
+    ("--model mine@5120x13824 --fsdp 64 --tokens 4096", ("memory: not known",), ("fits", "MEMORY", "GB  ")),
+    ("--model 5120,13824 --blocks 40 --fsdp 64", ("FFN only: 2 matrices", " 5,662,310,400 weights"), ("not known",)),
+    ("--model 5120,13824 --blocks 40 --gate --fsdp 64", ("FFN only: 3 matrices", "8,493,465,600"), ("not known",)),
+    ("--model 5120,13824 --blocks 40 --vocabulary 32000", ("2 of 32,000 x D;", "5,989,990,400"), ("embeddings",)),
+    ("--chip h100", ("\nH100 SXM: ", "'h100' is taken for H100 SXM; there is the H100 PCIe too"), ()),
+    ("--chip A100", ("\nA100 SXM: ", "'A100' is taken for A100 SXM"), ("there is",)),
+    ("--chip h100pcie --fsdp 2", ("\nH100 PCIe: ",), ("taken for",)),
+    ("--chip h200", ("\nH200: ",), ("taken for",)),
+]
+
+
+@pytest.mark.parametrize(("line", "texts", "absent"), ACCOUNTS)
+def test_an_account_says_what_it_lacks_and_takes_what_it_is_given(capsys, line, texts, absent):
+    assert main(["account", *line.split()]) == 0
+    shown = " ".join(capsys.readouterr().out.split(" "))
+    assert [text for text in texts if text not in shown.replace("\n  ", " ")] == []
+    assert [text for text in absent if text in shown] == []

@@ -1,12 +1,26 @@
-"""Who is suspected of what ended or spoilt a worker, who is tried alone, and what becomes of them."""
+"""Who is suspected of what ended or spoilt a worker, who is tried alone, and what is left to measure."""
 
 import socket
 from inspect import getsource
 from types import SimpleNamespace
 
 import pytest
-from made_up_run import HEAD
+from made_up_run import END, HEAD, shape
 
+from roofline.analysis.records import frame, records_of
+from roofline.analysis.tokens import by_tokens
+from roofline.protocol.messages import (
+    MESSAGES,
+    Broke,
+    Channel,
+    Kind,
+    Request,
+    ShapePrepared,
+    Step,
+    StepBegan,
+    Turns,
+)
+from roofline.report.write import write
 from roofline.store import typed
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Round, Shape
@@ -14,20 +28,9 @@ from roofline.supervise import child, measuring, stages
 from roofline.supervise.apart import Trials
 from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.measuring import passes_left
 from roofline.supervise.run_writer import RunWriter
 from roofline.theory.work import Work
-from roofline.worker.messages import (
-    MESSAGES,
-    Broke,
-    Channel,
-    Kind,
-    Rejected,
-    Request,
-    ShapePrepared,
-    Step,
-    StepBegan,
-    Turns,
-)
 
 NAMES = ["torch", "a", "b"]
 
@@ -112,10 +115,10 @@ def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
 
 def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
     made.planned["gate"] = made.planned["out"] = NAMES
-    for shape in ("up", "down"):
-        made.end_worker(shape, "a")
-        made.end_worker(shape, "a", apart="a")
-        made.close(shape, "a", done=False)
+    for name in ("up", "down"):
+        made.end_worker(name, "a")
+        made.end_worker(name, "a", apart="a")
+        made.close(name, "a", done=False)
     assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
     reason = "a: not tried alone, alone it failed on 2 shapes."
     assert made.trials.next(made.planned) == ("", {})
@@ -125,8 +128,8 @@ def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
 
 def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_others(made):
     made.planned["gate"] = made.planned["out"] = NAMES
-    for shape in ("up", "down", "gate"):
-        made.accuse(shape, "a")
+    for name in ("up", "down", "gate"):
+        made.accuse(name, "a")
     assert made.trials.next(made.planned) == ("a", {"up": ["a"], "down": ["a"], "gate": ["a"]})
     made.accuse("up", "a", apart="a")
     assert not made.trials.is_enough("a")
@@ -167,7 +170,6 @@ def ends():
 OUTCOME = Outcome(FAILED, "wrong")
 SAID = [
     StepBegan(Step.CALL, "up", "gemm", seconds=1.5),
-    Rejected("up", "gemm", OUTCOME),
     Broke("", OUTCOME),
     Turns("up", True, "width", [Round(0, ["gemm"], {"gemm": 1}, {"gemm": {"hz": 2.5}})], {"gemm": 0}, [], {}),
     ShapePrepared(Shape("up", "toy", "throughput", {"m": 1}, "fp32", Work(1, 2), "gemm", "cold", {"gemm": {}})),
@@ -192,7 +194,6 @@ def test_a_message_comes_as_it_was_told(ends, message):
             b'{"kind": "Broke", "name": "", "outcome": {"outcome": "failed"}}',
             r"Object missing required field `reason` - at `\$.outcome`",
         ),
-        (b'{"kind": "StepBegan", "step": "turns", "seconds": 1e400}', "Number out of range"),
     ],
 )
 def test_what_is_no_message_is_named(ends, told, problem):
@@ -212,3 +213,66 @@ def test_a_request_of_a_later_version_is_understood(ends):
 def test_every_message_is_handled_by_a_stage():
     source = "".join(map(getsource, (child, stages, measuring)))
     assert [name for name in MESSAGES if f"case {name}(" not in source] == []
+
+
+def lines_with(*names, apart="", **about):
+    """The lines of a shape on which the baseline takes 2 us beside others, 3 us beside who is alone."""
+    head, *rounds = shape(16, {"cublas": 3e-6 if apart else 2e-6} | dict.fromkeys(names, 1e-6), **about)
+    field = {"apart": apart} if apart else {}
+    return [head | field, *[line | field for line in rounds]]
+
+
+SHAPE = lines_with()[0]["id"]
+PLANNED = {SHAPE: ["cublas", "tiled", "decode"]}
+LOST = {"kind": "not_measured", "case": f"{SHAPE}-decode", "outcome": "failed", "reason": "why"}
+NOT_RUN = LOST | {"outcome": "not_run"}
+CUT_OFF = {"stopped_by": "interrupt"}
+
+
+def test_a_row_that_was_made_apart_is_of_its_own_rounds(loaded, tmp_path, undrawn):
+    run = loaded([HEAD, *lines_with("tiled"), *lines_with("decode", apart="decode"), END])
+    rows = {record["contender"]: record for record in records_of(run)}
+    names = "baseline_time_s", "ratio_to_baseline", "notes"
+    assert [rows["tiled"][name] for name in names] == [pytest.approx(2e-6), pytest.approx(2), ""]
+    assert [rows["decode"][name] for name in names] == [pytest.approx(3e-6), pytest.approx(3), "measured apart"]
+    assert rows["cublas"]["time_s"] == pytest.approx(2e-6)
+    assert by_tokens(run, frame(run))["ratio_to_baseline"].tolist() == [pytest.approx(3)]
+    assert run.samples().groupby("apart")["contender"].unique().map(sorted).to_dict() == {
+        "": ["cublas", "tiled"],
+        "decode": ["cublas", "decode"],
+    }
+    assert write(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("lines", "together", "alone"),
+    [
+        ([], ["cublas", "tiled", "decode"], []),
+        ([NOT_RUN], ["cublas", "tiled", "decode"], []),
+        (lines_with("tiled", "decode", **CUT_OFF), ["cublas", "tiled", "decode"], []),
+        (lines_with("tiled", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
+        (lines_with("tiled"), [], ["decode"]),
+        ([*lines_with("tiled"), LOST], [], []),
+        ([*lines_with("tiled"), NOT_RUN], [], ["decode"]),
+        (lines_with("decode", apart="decode", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
+        ([*lines_with("tiled"), *lines_with("decode", apart="decode", **CUT_OFF)], [], ["decode"]),
+    ],
+)
+def test_what_a_run_has_left(loaded, lines, together, alone):
+    run = loaded([HEAD, *lines])
+    trials = Trials(SimpleNamespace(run=run), PLANNED, 60.0, are_possible=True)
+    assert list(trials.waiting) == [(SHAPE, name) for name in alone]
+    assert trials.left() == ({SHAPE: together} if together else {})
+    assert run.unfinished == bool(CUT_OFF["stopped_by"] in str(lines) or NOT_RUN in lines)
+
+
+def test_who_was_not_tried_to_the_end_has_no_row(loaded):
+    run = loaded([HEAD, *lines_with("tiled"), *lines_with("decode", apart="decode", **CUT_OFF)])
+    assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled"]
+
+
+def test_a_process_makes_what_is_left_of_its_passes_where_no_other_is_behind():
+    assert passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
+    assert passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}
+    assert passes_left({"up": 4, "down": 4}, passes=4) == {"up": 4, "down": 4}
+    assert passes_left({}, passes=4) == {}

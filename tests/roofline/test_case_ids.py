@@ -1,10 +1,15 @@
-"""Case ids: each is read back as the case that it names, and a bad one is refused with what would be right."""
+"""Operations and case ids: each is read back as the case that it names, and what is bad is refused with what would be
+right."""
+
+from dataclasses import replace
 
 import pytest
 
 from roofline import operations
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.operations.weight_prefetch import WeightPrefetch
 
 
 @pytest.mark.parametrize("contender", [None, "row_block"])
@@ -38,3 +43,24 @@ def test_bad_ids_are_named(text, expected):
     with pytest.raises(ValueError, match="case ") as error:
         operations.parse(text)
     assert expected in str(error.value)
+
+
+DIVISORS = [  # operation, tokens, the option that the size is of
+    (MatmulReduceScatter, "down", 1, "the 1 that", "--ffn-tokens"),
+    (AllGatherMatmul, "up", 16, "the 100 that", "--ffn-model"),
+    (WeightPrefetch, "up", 16, "the 300 that", "--ffn-tp"),
+]
+
+
+@pytest.mark.parametrize(("case", "layer", "m", "size", "option"), DIVISORS)
+def test_a_number_of_ranks_that_does_not_divide_names_the_option(case, layer, m, size, option):
+    with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another {option}, or --ffn-ranks"):
+        case("100x300", layer, 1, m, "fp32", 8, "ridge")
+
+
+def test_an_operation_that_is_known_or_of_an_unknown_analysis_is_refused():
+    known = operations.OPERATIONS["matmul"]
+    with pytest.raises(ValueError, match="is known already"):
+        operations.register(known)
+    with pytest.raises(ValueError, match="analysis 'gradients' is not known: take throughput or overlap"):
+        operations.register(replace(known, analysis="gradients"))

@@ -18,11 +18,12 @@ from fake_devices import Gated
 
 import kernels
 from kernels.bench.instruments import Instruments
+from roofline.protocol.stop_rule import StopRule
 from roofline.report.format import time_text
 from roofline.store.stats import time_of
 from roofline.worker import call_costs, clocks, launches, runner
 from roofline.worker.clocks import Call, CoreTimes
-from roofline.worker.rounds import Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 TRACED = 15
 """Calls that the profiler sees at a time."""
@@ -183,24 +184,6 @@ def apart(clock_s: float, empty_s: float, do_bench_s: float, cupti_s: float) -> 
     """How far the others are from ours, relative. CUPTI sees kernels alone, and an empty call takes our clock some
     time."""
     return {"do_bench": do_bench_s / clock_s - 1, "CUPTI": cupti_s / (clock_s - empty_s) - 1}
-
-
-def event(name: str, took_us: float):
-    return types.SimpleNamespace(name=name, time_range=types.SimpleNamespace(elapsed_us=lambda: took_us))
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected_s"),
-    [
-        ({"mm": 15}, 100e-6),
-        ({"mm": 15, "reduce": 30}, 300e-6),
-        ({"mm": 14, "reduce": 16}, math.nan),
-        ({}, math.nan),
-    ],
-)
-def test_a_trace_that_misses_a_kernel_has_no_time(counts, expected_s):
-    events = [event(name, 100) for name, count in counts.items() for _ in range(count)]
-    assert seconds_of_a_call(events, calls=15) == pytest.approx(expected_s, nan_ok=True)
 
 
 def calls_to_time() -> dict[str, Callable]:

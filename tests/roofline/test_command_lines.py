@@ -1,16 +1,20 @@
-"""Command lines that a stranger types: exit codes, and one line that names the way out where something is wrong."""
+"""Command lines that a stranger types, also in odd places: exit codes, and one line that names the way out where
+something is wrong."""
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from roofline.commands import doctor
-from roofline.worker.machine import TORCH_INDEX
+from roofline.host.machine import TORCH_INDEX
 
 ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
@@ -54,6 +58,7 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
+        (("--benchmark-compare-fail=mean:5%",), "--benchmark-compare-fail needs --benchmark-compare"),
         (("--ffn-tp=3",), "--ffn-tp: tp=3 does not divide d_ff=3328 of xxl/16: choose a divisor of it"),
         ((ALL, *ODD), "--ffn-ranks: ranks=8 does not divide the 52 that weight_prefetch shards over them"),
         (("--ffn-quick", "--ffn-resume=results/reference/nvidia-h100-80gb-hbm3-2026-11-26-6"), "leave out --ffn-quick"),
@@ -67,16 +72,8 @@ def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):
     assert expected in line
 
 
-def test_a_run_is_planned_without_torch(environment):
-    code = (
-        "import sys, pytest\nclass Heavy:\n    def pytest_collection_finish(self):\n"
-        "        print([name for name in ('torch', 'triton', 'pandas', 'matplotlib') if name in sys.modules])\n"
-        "pytest.main(sys.argv[1:], plugins=[Heavy()])"
-    )
-    command = [sys.executable, "-c", code, "-p", "no:hypothesispytest", *LISTED, ALL]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
-    assert "127 cases on 47 shapes, about 6 min 20 s" in done.stdout
-    assert "\n[]\n" in done.stdout
+def test_a_run_is_planned_without_torch(light):
+    assert "127 cases on 47 shapes, about 6 min 20 s" in light(6.5, "pytest", "-s", *LISTED, ALL)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +123,162 @@ def test_make_takes_torch_from_an_index_once(tmp_path):
     assert "-e" in project
     (tmp_path / ".installed-cu126").touch()
     assert len(commands()) == 1
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+
+
+ENVIRONMENTS = {  # variables, end of the folder's name, what a shell puts behind the command
+    "ascii": (ASCII, b"\xc3\xbc", ""),
+    "bytes": ({"LC_ALL": "C.UTF-8"}, b"\xff", ""),
+    "nobody": ({"HOME": "-"}, b"", ""),
+    "missing": ({"HOME": "/nonexistent", "TMPDIR": "/nowhere", "TERM": "", "COLUMNS": "x"}, b"", ""),
+    "closed": ({}, b"", "<&- >&-"),
+    "full": ({}, b"", ">/dev/full"),
+    "head": ({}, b"", "| head -c 1"),
+}
+
+
+BEGIN = """
+import os, pwd, sys
+
+if os.environ["HOME"] == "-":
+    del os.environ["HOME"]
+    pwd.getpwuid = {}.__getitem__
+run, contender, out = sys.argv[1:]
+"""
+
+
+COMMANDS = """
+from roofline.report import plots
+from roofline.commands.cli import main
+
+for figures in (plots.FIGURES, plots.OF_RUN):
+    figures |= dict.fromkeys(figures, lambda about: None)
+for words in (["--version"], ["account"], ["csv", run], ["compare", run, run], ["report", run], ["counters", run],
+              ["csv", run + "/nothing"], ["report", run + "/nothing"], ["nonsense"]):
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+    with open(out, "a") as file:
+        print(code, file=file)
+"""
+
+
+BENCH = """
+import pytest
+
+words = "--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu", "tests/benchmarks/test_matmul.py"
+for more in (f"--ffn-contender={contender}::f", f"--ffn-contender={contender}::none", "--ffn-ranks=x"):
+    code = pytest.main([*words, "--ffn-tokens=1", more, "-p", "no:cacheprovider"])
+    with open(out, "a") as file:
+        print(int(code), file=file)
+"""
+
+
+USUAL = "ascii", "nobody", "closed"
+
+
+ROWS = [
+    pytest.param(name, code, id=f"{name}-{command}", marks=[pytest.mark.slow] * (name not in USUAL or code == BENCH))
+    for name in ENVIRONMENTS
+    for command, code in (("roofline", COMMANDS), ("bench", BENCH))
+]
+
+
+@pytest.mark.parametrize(("name", "code"), ROWS)
+def test_what_raises_outside_of_a_contender_ends_in_one_line(three_shapes, environment, tmp_path, name, code):
+    variables, end, redirected = ENVIRONMENTS[name]
+    folder, mine = (tmp_path / f"{word}{os.fsdecode(end)}" for word in ("run", "mine"))
+    shutil.copytree(three_shapes("-k", "m64").folder, folder)
+    mine.with_suffix(".py").write_text("def f(x, w, out=None):\n    return out\n")
+    commands, codes = tmp_path / "commands.py", tmp_path / "codes"
+    commands.write_text(BEGIN + code)
+    words = shlex.join(map(str, [sys.executable, commands, folder, mine.with_suffix(".py"), codes]))
+    about = {"env": environment(**variables), "cwd": ROOT, "capture_output": True}
+    done = subprocess.run(["sh", "-c", os.fsencode(f"{words} {redirected}")], **about)
+    printed = done.stderr + done.stdout
+    assert b"Traceback" not in printed
+    assert b"INTERNALERROR" not in printed
+    if (code, name) in [(BENCH, "full"), (BENCH, "head")]:
+        assert len(done.stderr.splitlines()) == 1
+    elif name in ("full", "head"):
+        assert {*codes.read_text().split()} <= {"0", "2"}
+    else:
+        assert codes.read_text().split() == (["0"] * 5 + ["2"] * 4 if code == COMMANDS else ["0", "0", "2"])
+        assert code == BENCH or len(done.stderr.splitlines()) == 4 + (
+            name == "closed"
+        )  # where argparse prints the version
+
+
+UNREAD = """
+import pytest
+
+class Summary:
+    def pytest_sessionfinish(self):
+        raise BrokenPipeError(32, "Broken pipe")
+
+words = "--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu", "tests/benchmarks/test_matmul.py"
+pytest.main([*words, "-p", "no:cacheprovider"], plugins=[Summary()])
+"""
+
+
+def test_where_nobody_reads_the_end_there_is_one_line(environment):
+    """As where `head` closes the pipe while pytest sums up."""
+    done = subprocess.run([sys.executable, "-c", UNREAD], env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(r"BrokenPipeError: .*: outside of all contenders, this ends the run\n", done.stderr)
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = [sys.executable, "-m", "roofline", "account", "--fsdp", "8"]
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    done.stdout.close()
+    assert (done.stderr.read(), done.wait()) == (b"", 0)
+
+
+def test_doctests_of_every_package_run(pytestconfig):
+    """Plain `pytest`, as `make test` calls it, looks for them in the folders of `testpaths` alone."""
+    packages = {path.parent for path in ROOT.glob("[!.]*/__init__.py")}
+    examples = {package.name for package in packages if any(">>> " in p.read_text() for p in package.rglob("*.py"))}
+    assert {"kernels", "collectives", "roofline"} <= examples <= set(pytestconfig.getini("testpaths"))
+
+
+def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
+    ignored = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py")).pytest_ignore_collect
+    timed, tests = (SimpleNamespace(option=SimpleNamespace(benchmark_only=timed)) for timed in (True, False))
+    for path in ("kernels/tiled.py", "collectives", "roofline/theory/work.py", "tests/kernels/test_matmul.py"):
+        assert ignored(ROOT / path, timed)
+        assert not ignored(ROOT / path, tests)
+    assert not ignored(ROOT / "tests/benchmarks/test_matmul.py", timed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "required: command"),
+        ("acount", "did you mean account?"),
+        ("report nowhere", "nowhere is no run folder"),
+        ("compare a", "of 1 runs, which are NEW?"),
+        ("compare a b c", "of 3 runs, which are NEW?"),
+        ("compare a a --new b", "a is given twice on one side"),
+        ("account --fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
+        ("account --model xxk", "unknown model 'xxk': did you mean xxl?"),
+        ("account --chip h10", "did you mean h100sxm?"),
+        ("account --memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
+        ("account --tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
+        ("account --flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
+        ("account --case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
+        ("account --tp 9", "--tp 9 does not divide F = 53248: take a divisor of it"),
+        ("account --tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
+    assert expected in refused(*arguments.split())
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run = str(ROOT / "results/reference/nvidia-h100-80gb-hbm3-2026-11-26-6")
+    assert "it needs pandas, which this Python lacks: python3 -m pip install pandas" in refused("compare", run, run)

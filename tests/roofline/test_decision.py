@@ -5,13 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import test_trust
 from features import unfilled
 
 from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
-from roofline.store.stats import by_process, grouped
+from roofline.store.stats import grouped
 from roofline.supervise.measuring import MOST_TIMES
 
 PLANNED = 6
@@ -25,6 +24,8 @@ WITHIN = 0.8
 """Of their variance, what rounds of the same process differ by: it falls with the time of a visit. An assumption."""
 BEGIN_S, VISIT_S = 4.0, 0.8
 """What a process takes before it measures, and for a shape."""
+
+
 SLOWDOWN = -math.log(1.05)
 
 
@@ -68,19 +69,6 @@ def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
     assert verdicts[SLOWER] >= at_least * verdicts.total()
 
 
-@pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, SAME, 0.9), (1.05, SLOWER, 0.8)])
-def test_verdicts_on_a_clock_that_drifts(monkeypatch, truth, verdict, at_least):
-    monkeypatch.setattr(test_trust, "BETWEEN", 0.0075)  # with what is within them, ratios vary by 1.5 % as here
-    verdicts = Counter()
-    for seed in range(25):
-        times, groups = test_trust.run_processes(seed, processes=27, baseline=1.0, own=truth)
-        ratios = by_process(lambda a, b: a / b, times["baseline"], times["own"], groups=groups)
-        verdicts[decide([*ratios.values()], MARGIN, PLANNED).verdict] += 1
-    print(verdicts)
-    assert verdicts[verdict] >= at_least * verdicts.total()
-    assert verdicts.keys() <= {verdict, UNDECIDED}
-
-
 @pytest.mark.parametrize("planned", [LEAST, PLANNED, 11])
 def test_looks_spend_no_more_than_what_may_be_wrong(planned):
     counts = list(levels(planned))
@@ -88,9 +76,9 @@ def test_looks_spend_no_more_than_what_may_be_wrong(planned):
     assert (counts[0], len(counts)) == (planned, len(LOOKS))
     assert sum(levels(planned).values()) == pytest.approx(1 - SURE)
     rng, margin = np.random.default_rng(0), math.log1p(MARGIN)
-    values = np.exp(rng.normal(-margin, 0.02, size=(1000, counts[-1])))  # as slow as may still be the same, and slower
+    values = np.exp(rng.normal(-margin, 0.02, size=(400, counts[-1])))  # as slow as may still be the same, and slower
     wrong = sum(decide(list(of_case), MARGIN, planned).verdict == SLOWER for of_case in values)
-    assert wrong <= 1000 * (1 - SURE)
+    assert wrong <= 400 * (1 - SURE)
 
 
 def test_what_one_look_says():
@@ -104,7 +92,7 @@ def test_what_one_look_says():
 NOISY = """
 import itertools, math, random, types
 from roofline.supervise import child, measuring, session
-from roofline.worker import telemetry
+from roofline.host import telemetry
 
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()
@@ -145,17 +133,10 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert processes[64] == LEAST < processes[128] == processes[256]
     seconds = grouped((line["planned"], line["seconds"]) for line in run.kept.processes)
     assert sum(seconds[False]) == pytest.approx((MOST_TIMES - 1) * sum(seconds[True]), abs=seconds[False][-1] / 2)
-    passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
-    assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
     assert unfilled(run.kept, "decisions") == []
-    records = {record["case"]: record for record in records_of(run.kept)}
-    verdicts = Counter(record["verdict"] for record in records.values())
-    assert verdicts == {None: 3, SAME: 1, UNDECIDED: 2}
+    assert Counter(record["verdict"] for record in records_of(run.kept)) == {None: 3, SAME: 1, UNDECIDED: 2}
     assert "1 SAME, 2 UNDECIDED of 3 at +-3 %, 99 % sure (alpha spent over 6 looks)" in run.text
     assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
-    for row in run.saved["benchmarks"]:
-        record = records[f"{row['extra_info']['shape']}-{row['extra_info']['contender']}"]
-        assert row["extra_info"]["decided_low"] == record["decided_low"]
 
 
 def test_what_others_disturb_is_given_up_after_the_time_of_the_plan(noisy):
@@ -181,10 +162,9 @@ def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
 
 
 def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy, run_project):
-    slower = noisy("-k", "m64", TIMES="1.1")
-    assert (slower.code, "1 SLOWER of 1 at +-3 %" in slower.text) == (0, True)
     run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
     assert run.code == 1
+    assert "1 SLOWER of 1 at +-3 %" in run.text
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
     run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide")

@@ -12,7 +12,7 @@ from triton.runtime import build
 
 from roofline.commands import doctor
 from roofline.commands.cli import main
-from roofline.worker import machine
+from roofline.host import machine
 
 H100 = types.SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,
@@ -56,29 +56,29 @@ def returns(answer):
 
 
 def test_whole_gpu_has_nothing_lacking(gpu, capsys):
-    assert [(finding.subject, finding.remedy) for finding in doctor.examine()] == [
-        ("packages", ()), ("device", ()), ("compiler", ()),
-    ]  # fmt: skip
-    assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in find("device").text
     assert main(["doctor"]) == 0
-    assert capsys.readouterr().out.endswith("the default run would be whole here\n")
+    *findings, whole = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in findings] == [["ok", "packages"], ["ok", "device"], ["ok", "compiler"]]
+    assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in findings[1]
+    assert whole == "the default run would be whole here"
 
 
 OLD_DRIVER = "CUDA initialization: The NVIDIA driver on your system is too old (found version 12040)."
 """github.com/IEIT-Yuan/Yuan-2.0/issues/65"""
 
 
-def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu):
+def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu, capsys):
     def is_available():
         warnings.warn(OLD_DRIVER, stacklevel=1)
         return False
 
     gpu.setattr(torch.cuda, "is_available", is_available)
-    finding = doctor.examine()[-1]
-    assert (finding.subject, finding.remedy) == ("device", ("nothing is measured",))
+    finding = find("device")
+    assert finding.remedy == ("nothing is measured",)
     assert OLD_DRIVER in finding.text
     assert f"make bench TORCH_INDEX={machine.TORCH_INDEX}" in finding.text
     assert main(["doctor"]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok", "lacking", "nothing", "the"]
     with pytest.raises(ValueError, match="cannot use it"):
         machine.choose_device("auto", timed=False)  # plain tests say the same
 

@@ -16,7 +16,7 @@ import pytest
 
 from results import references
 from roofline.commands.cli import main
-from roofline.worker import device_errors
+from roofline.host import device_errors
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
@@ -56,20 +56,14 @@ OUTCOMES = {
 }
 COMMON = {
     # place and fault of the default tier
-    "prepare MemoryError",
     "prepare SIGKILL",
     "first-numpy crash",
-    "first-numpy sys.exit",
-    "first-numpy greedy",
     "numpy hang",
     "numpy SIGKILL",
     "numpy null",
-    "numpy Ctrl-C",
     "numpy own",
-    "first-numpy fork",
     "again-numpy null",
     "torch null",
-    "first-torch null",
     "copy SIGKILL",
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
@@ -150,7 +144,6 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
     assert "Traceback" not in run.text
     assert run.reasons.keys() == {"m128-numpy"}
     assert run.reasons["m128-numpy"][1].startswith("numpy: hung while it was timed")
-    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
     assert "A process that was killed (turns of matmul-xxl/16-up-tp8-m128-fp32) was still there" in run.report
     assert len([note for note in run.kept.notes if "still there" in note]) == 1  # the others end by themselves
     assert_no_share_is_left(run)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
-from made_up_run import END, HEAD, LINES, ceiling, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings
+from roofline.report.tables import ABOVE
+from roofline.report.write import sections, terminal
 from roofline.store.journal import load
 from roofline.store.stats import grouped
 
@@ -22,11 +24,11 @@ MISSING = {"kind": "not_measured", "case": "a", "reason": "wrong"}
 
 
 @pytest.fixture
-def findings_by_rule(tmp_path):
+def findings_by_rule(loaded):
     """`findings_by_rule(lines)` returns {rule: its lines} of the run that is journalled so."""
 
     def find(lines):
-        run = load(save(tmp_path / "run", lines))
+        run = loaded(lines)
         texts = [line.partition(": ") for line in findings.findings(run, frame(run))]
         return grouped((rule, text) for rule, _, text in texts)
 
@@ -129,10 +131,56 @@ def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
     assert [*findings_by_rule(lines)] == ["nothing wrong"]
 
 
-def test_page_lists_the_rules_in_their_order_with_their_limits():
+def test_page_lists_the_rules_in_their_order_with_their_limits(tmp_path):
     rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", RULES, re.MULTILINE)
     listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
-    assert [*listed] == [*findings.RULES]
+    run = load(save(tmp_path, LINES))
+    assert [*listed] == [*findings.rules(run, frame(run))]
     limits = {"below own ideal": findings.OWN_IDEAL, "disturbed": findings.OTHERS, "stolen time": findings.STOLEN}
     for rule, limit in limits.items():
         assert f"{limit:g}" in listed[rule]
+
+
+LOW_ROOF = ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9)
+
+
+HIGH_ROOF = ceiling("matmul", 750e12, dtype="bf16"), ceiling("read", 40e12)
+
+
+FAST = {"cublas": 2e-6, "tiled": 1e-6}
+
+
+SHARES = [  # ceilings, lines of shapes, whether a share is marked
+    (LOW_ROOF, lines_with_probe(16, FAST, 1e-6, 1e3), True),
+    (HIGH_ROOF, lines_with_probe(16, FAST, 1e-6, 1e12), False),
+    ((), shape(16, FAST), False),
+]
+
+
+@pytest.mark.parametrize(("roofs", "shapes", "is_marked"), SHARES)
+def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shapes, is_marked):
+    run = loaded([HEAD, *roofs, *shapes, END])
+    shown, whole = terminal(run), sections(run, frame(run), ())
+    marked = [line for line in shown if "%" in line and line.endswith(" !")]
+    assert (bool(marked), shown.count(ABOVE)) == (is_marked, int(is_marked))
+    for section in whole:
+        cells = [] if section.table is None else section.table.to_numpy().ravel()
+        assert (ABOVE in section.lines) == any(cell.endswith(" !") for cell in cells)
+    assert any(ABOVE in section.lines for section in whole) == is_marked
+
+
+WORST = [  # lines of a run, how its terminal begins
+    ([HEAD, *HIGH_ROOF, *shape(16, {"cublas": 2e-6, "tiled": 2e-6}), END], ["nothing wrong"]),
+    ([HEAD, *LOW_ROOF, *lines_with_probe(16, FAST, 1e-6, 1e3), END], ["above the roof", "roof drifted", "faster"]),
+    (
+        [HEAD, *LOW_ROOF, *shape(16, {"cublas": 1e-6, "tiled": 2e-6}, stopped_by="interrupt", throttled=True)],
+        ["cut off", "throttled", "above the roof", "and 2 more in the report"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "begins"), WORST)
+def test_the_worst_findings_stand_above_the_first_table(loaded, lines, begins):
+    shown = terminal(loaded(lines))
+    assert shown[0] == "Findings"
+    assert [line.partition(":")[0] for line in shown[1 : shown.index("")]] == begins

@@ -12,12 +12,16 @@ import pytest
 from radon.complexity import cc_visit
 from radon.visitors import Function
 
+from tests.covering import names_imported
+
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
     ("theory",),
     ("store",),
+    ("host",),
     ("operations",),
+    ("protocol",),
     ("worker", "analysis"),
     ("supervise",),
     ("report", "account", "measure"),
@@ -28,13 +32,17 @@ FLOORS = (
 APART = {"worker", "analysis"}
 """The store lies between what measures and what analyses."""
 
+OF_PYTEST = {"supervise", "pytest_plugin"}
+FROM_WORKER = {"roofline.worker.METHOD_VERSION", "roofline.worker.worker"}
+"""What pytest's own process imports of the room of another process: a number, and what `--pdb` runs here."""
+
 MOST_COMPLEX = 12
 """The most that a function may have by radon's count of its branches."""
 
 MOST_PARAMETERS = 10
 """Of a function that a kernel calls: what travels together is an aggregate."""
 
-FOR_KERNELS = ("roofline.theory", "roofline.operations.contenders", "kernels")
+FOR_KERNELS = ("roofline.theory", "roofline.host.arguments", "roofline.operations.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
 
@@ -46,15 +54,10 @@ def modules(*packages: str) -> dict[str, Path]:
 
 def imported(path: Path, packages: Container[str] = ("roofline", "kernels", "collectives")) -> set[str]:
     """Return the whole names of what `path` imports of `packages`, by a string too: modules, and names of modules."""
-    names, folders = set(), path.relative_to(ROOT).parent.parts
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = folders[: len(folders) - node.level + 1] if node.level else ()
-            module = ".".join([*above, *filter(None, [node.module])])
-            names |= {f"{module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+        names.update(names_imported(node, str(path.relative_to(ROOT))))
+        if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
     return {name for name in names if name.split(".")[0] in packages}
 
@@ -103,6 +106,18 @@ def test_imports_run_down_the_floors():
     assert not wrong
 
 
+def test_a_room_is_of_one_process():
+    """A worker knows no supervisor by its floor; here, pytest's process runs nothing of a worker's."""
+    paths = [path for module, path in HOUSE.items() if room_of(module) in OF_PYTEST]
+    names = set().union(*map(imported, paths))
+    assert {name for name in names if name.startswith("roofline.worker.")} == FROM_WORKER
+
+
+@pytest.mark.parametrize("module", [module for module in HOUSE if room_of(module) == "theory"])
+def test_theory_is_pure(module):
+    assert not imported(HOUSE[module], ("os", "sys", "argparse", "subprocess"))
+
+
 def test_no_imports_run_in_a_circle():
     graph = graph_of(HOUSE)
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
@@ -126,9 +141,9 @@ def test_no_function_is_hard_to_follow(room):
 def test_what_kernels_call_has_few_parameters():
     """Not they themselves: what is launched has as many as there are tensors, sizes and constants."""
     many = {}
-    for module, path in HOUSE.items():
+    for module, path in modules("kernels", "collectives").items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef) or node.name.endswith("_kernel"):
+            if not isinstance(node, ast.FunctionDef) or node.name.endswith("_kernel") or "tests" in path.parts:
                 continue
             is_jitted = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
             if is_jitted and len(node.args.args) > MOST_PARAMETERS:
@@ -186,7 +201,6 @@ def test_what_kernels_and_collectives_may_import(package):
 
 
 def test_what_reports_need_is_free_of_torch():
-    below = {room for floor in FLOORS[:2] for room in floor}
-    free = below | {"analysis", "plots", "report", "account", "cli"}
+    free = "theory", "store", "analysis", "report", "account"
     paths = [path for module, path in HOUSE.items() if room_of(module) in free]
     assert [(path, names) for path in paths if (names := imported(path, ("torch", "triton", "pytest")))] == []

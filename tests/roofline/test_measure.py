@@ -1,9 +1,7 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
-import itertools
 import os
 import platform
-import subprocess
 import sys
 import types
 from dataclasses import asdict
@@ -14,13 +12,16 @@ import numpy as np
 import pytest
 from fake_clock import FakeClock
 
+from roofline.host import machine, telemetry
+from roofline.host.device_errors import CallError
 from roofline.operations.matmul import Matmul
+from roofline.protocol.stop_rule import StopRule
 from roofline.theory import chips, floor
-from roofline.worker import ceilings, machine, telemetry
+from roofline.worker import ceilings
 from roofline.worker.alone import Alone
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import verdict
-from roofline.worker.rounds import CallError, Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
@@ -32,15 +33,6 @@ def brief(seconds):
 def test_stops_once_the_medians_are_known():
     turns = take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, FakeClock(), QUIET, seed=0)
     assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
-
-
-def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share():
-    rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
-    for passed in (1, 2, 3):
-        rounds.run_pass()
-        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / 3
-    assert rounds.stopped_by == "rounds"
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
@@ -184,7 +176,6 @@ def lines_of_day(dtype, flops, bytes_per_s):
     ]
 
 
-@pytest.mark.parametrize("share_of_peak", [0.3, 1.0])
 @pytest.mark.parametrize(
     ("chip", "dtype", "m", "kind"),
     [
@@ -195,12 +186,12 @@ def lines_of_day(dtype, flops, bytes_per_s):
         ("H200", "fp8", 256, "matmul"),  # ridge 412
     ],
 )
-def test_the_datasheet_chooses_the_neighbour_whatever_the_day(chip, dtype, m, kind, share_of_peak):
+def test_the_datasheet_chooses_the_neighbour_whatever_the_day(chip, dtype, m, kind):
     probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", dtype), ("read", None))]
     sheet = asdict(chips.find(chip))
-    best = lines_of_day(dtype, share_of_peak * sheet["flops"][dtype], 0.93 * sheet["memory_bandwidth_bytes_per_s"])
-    for layer, tp in itertools.product(("up", "down"), (1, 8)):
-        entrant = ceilings.probe_for(Matmul("xxl", layer, tp, m, dtype), probes, best, sheet)
+    best = lines_of_day(dtype, 0.3 * sheet["flops"][dtype], 0.93 * sheet["memory_bandwidth_bytes_per_s"])
+    for layer in ("up", "down"):
+        entrant = ceilings.probe_for(Matmul("xxl", layer, 8, m, dtype), probes, best, sheet)
         assert entrant.facts["ceiling"] == kind
 
 
@@ -327,7 +318,7 @@ def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, with_gpu
         assert machine.choose_device("auto", timed=timed) == "cuda"
 
 
-def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
+def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch):
     name = "NVIDIA_TF32_OVERRIDE"
     monkeypatch.setenv(name, "0")
     machine.refuse_tf32("cuda", ("fp32",))
@@ -336,21 +327,14 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
     machine.refuse_tf32("cpu", ("fp32",))
     with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
         machine.refuse_tf32("cuda", ("bf16", "fp32"))
-    on_gpu = (
-        "\nfrom roofline.pytest_plugin import command_line\ncommand_line.choose_device = lambda wanted, timed: 'cuda'\n"
-    )
-    run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={name: "1"})
-    assert (run.code, f"{name} is set to '1'" in run.text) == (2, True), run.text
 
 
 def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
     other = tmp_path / "ptxas"
     other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
     other.chmod(0o755)
-    asks = "from roofline.worker.machine import ptxas_version; print(ptxas_version(90))"
-    env = os.environ | {"TRITON_PTXAS_PATH": str(other)}  # of another process: Triton keeps the answer
-    asked = subprocess.run([sys.executable, "-c", asks], env=env, capture_output=True, text=True, check=True)
-    assert asked.stdout == "99.1.7\n"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
+    assert machine.ptxas_version(61) == "99.1.7"  # Triton keeps the answer for an architecture
     monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
     assert machine.ptxas_version(75) is None
 

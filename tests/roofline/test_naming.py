@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up_run import LINES, save
 
 from roofline.report.format import kernels_text
-from roofline.store import journal
-from roofline.supervise import stages
 from roofline.worker import launches
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
+from roofline.supervise import stages
 from roofline.worker import launches
 
-launches.DEVICE = "cpu"
+stages.NAMED = "cpu"
 """
 FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.run.args[1]\n"
 DIES = NAMED + "launches.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -55,18 +53,6 @@ def test_profiler_that_dies_costs_names_alone(three_shapes):
     assert "Kernel names: not all were found: signal 9 (SIGKILL), in its first call" in outcome.text
 
 
-def test_each_kernel_is_asked_for_once(tmp_path, monkeypatch):
-    run = journal.load(save(tmp_path / "run", LINES))
-    options = types.SimpleNamespace(device="cuda")
-    session = types.SimpleNamespace(run=run, options=options, request=lambda kind, cases: cases)
-    asked = []
-    monkeypatch.setattr(stages, "run_workers", lambda _, requests, hear: asked.extend(requests))
-    first, second = session.run.shapes
-    session.run.apply({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
-    stages.name_kernels(session)
-    assert asked == [{first: ["tiled"], second: ["cublas", "tiled"]}]
-
-
 @pytest.fixture
 def profiler(monkeypatch):
     """torch with a profiler that sees `traces`, one for each time it is used: lists of (name, start, device)."""
@@ -103,9 +89,3 @@ def test_kernels_are_joined_in_the_order_of_their_start(profiler):
 def test_names_of_kernels_are_short_in_tables():
     names = "void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sm90_" + 60 * "x"
     assert kernels_text(" + ".join(names)) == f"sum_kernel + sm90_{40 * 'x'}..."
-
-
-@pytest.mark.skipif("not torch.cuda.is_available()", reason="asks a real profiler: needs a GPU")
-def test_real_profiler_names_a_kernel():
-    x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
-    assert len(launches.of_call(lambda: torch.mm(x, x))) > 3

@@ -11,6 +11,8 @@ from chosen_options import options
 
 import roofline_pytest
 from roofline import operations
+from roofline.commands.cli import main
+from roofline.host.arguments import BENCH
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import (
@@ -23,11 +25,12 @@ from roofline.operations.options import (
     code_of,
     resumed,
     values_given,
+    way_on,
 )  # fmt: skip
+from roofline.protocol.messages import Step
 from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
-from roofline.worker.messages import Step
 
 ROOT = Path(__file__).parents[2]
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
@@ -51,6 +54,17 @@ def test_defaults_of_a_device():
     assert (gpu.tp, gpu.results) == ((1, 8), Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 36
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
+
+
+def test_the_way_on_is_the_way_that_was_come(monkeypatch):
+    monkeypatch.setattr(roofline_pytest, "begin", lambda *given: None)
+    monkeypatch.setenv(BENCH, "")
+    chosen = replace(options(), contenders=("torch",))
+    assert way_on(Path("run"), chosen).startswith("python3 -m pytest --benchmark-only --ffn-resume=run")
+    for program, words in (("/my own/roofline", "'/my own/roofline'"), ("roofline/__main__.py", "python3 -m roofline")):
+        monkeypatch.setattr("sys.argv", [program])
+        main(["bench"])
+        assert way_on(Path("run"), chosen).startswith(f"{words} bench --ffn-resume=run")
 
 
 def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
@@ -82,16 +96,11 @@ def test_help_names_the_default_of_each_option():
         assert ", ".join(choices) in texts[FLAGS[name]]
     for chosen in (options("cuda"), options()):
         assert ",".join(map(str, chosen.tokens)) in texts["--ffn-tokens"]
-    assert "as 3%%: " in texts["--ffn-decide"]  # argparse fills in what follows a single %
-
-
-def test_help_has_the_value_of_each_plain_default():
-    texts = helps()
-    for chosen in (options(), options("cuda")):
         for name in vars(chosen).keys() & FLAGS.keys():
             value = getattr(chosen, name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 assert f"default: {value:g}" in texts[FLAGS[name]], name
+    assert "as 3%%: " in texts["--ffn-decide"]  # argparse fills in what follows a single %
 
 
 def test_each_option_is_read_behind_the_options():
@@ -143,8 +152,8 @@ def test_fp8_is_of_matmuls_on_a_gpu_alone():
         assert {case.dtype for case in sweep(several)} == {"bf16"}
         assert sweep(options("cuda", dtype="fp8,fp8_block")) == []
     for operation in (all_gather_matmul.OPERATION, attention.OPERATION):
-        assert operation.why_not(several) == ""
-        assert "fp8 is of matmuls alone" in operation.why_not(options("cuda", dtype="fp8"))
+        assert operation.lacking(several) == ""
+        assert "fp8 is of matmuls alone" in operation.lacking(options("cuda", dtype="fp8"))
 
 
 def test_resumed_run_has_the_cases_and_options_of_the_run():

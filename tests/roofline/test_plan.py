@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from roofline.protocol.messages import Step, StepBegan
 from roofline.supervise import plan
 from roofline.supervise.limits import limit_s
-from roofline.worker.messages import Step, StepBegan
 
 SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 256)}
 HELLO = {"passes": 4, "processes": 3, "machine": {"source": "cpu", "cores": 20, "cache_bytes": 0}}
@@ -16,9 +16,9 @@ BEGIN_S = plan.START_S + 4 * plan.ENTER_S["throughput"]
 TURNS_S = len(SHAPES) * (1.0 + 12 * plan.PASS_S)
 
 
-def planned(shapes=SHAPES, done=None, **changed):
+def planned(done=None, **changed):
     options = SimpleNamespace(**vars(OPTIONS) | changed)
-    return plan.plan(shapes, options, HELLO, done=done or {})
+    return plan.plan(SHAPES, options, HELLO, done=done or {})
 
 
 def test_the_plan_counts_processes_checks_ceilings_turns_and_the_report():
@@ -49,3 +49,54 @@ def test_a_step_may_take_a_hundred_calls_of_the_baseline_for_each_that_it_calls(
     assert limit_s(turns, "cuda", 0.0) == 20 + 3 * 4
     assert limit_s(StepBegan(Step.CALL, "shape", seconds=900.0), "cpu", 0.25) == 60 + 100 * 0.25
     assert limit_s(StepBegan(Step.START), "cpu", 0.25) == 120
+
+
+FIRST_CALL = """
+from roofline.supervise import limits
+
+limits.LIMIT_S[limits.Step.CALL], limits.BASELINE_CALLS, limits.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
+
+
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def compile_elsewhere():
+    if pid := os.fork():
+        return os.waitpid(pid, 0)
+    os.setsid()
+    spin(1.5)
+    os._exit(0)
+
+
+def strike(place, number, later=False):
+    if (place, later) == ("first-numpy", False):
+        DEED
+"""
+"""What is usual is a second without the CPU, and 3.5 with it."""
+
+
+IDLE = "in its first call: it was not over in 1 s, the limit of one that uses no CPU; --ffn-first-call-seconds sets"
+
+
+BUSY = "in its first call: it was not over in 3.5 s, the limit; --ffn-first-call-seconds sets another"
+
+
+CALLS = [  # what a first call does, options, why it has no number
+    pytest.param("spin(1.5)", "", "", marks=pytest.mark.slow),
+    ("compile_elsewhere()", "", ""),
+    pytest.param("time.sleep(1.5)", "--ffn-first-call-seconds=30", "", marks=pytest.mark.slow),
+    ("time.sleep(60)", "", IDLE),
+    pytest.param("spin(60)", "", BUSY, marks=pytest.mark.slow),
+    ("spin(60)", "--ffn-first-call-seconds=0.5", "it was not over in 0.5 s"),
+]
+
+
+@pytest.mark.parametrize(("deed", "option", "reason"), CALLS)
+def test_a_first_call_has_patience_while_it_uses_the_cpu(three_shapes, deed, option, reason):
+    run = three_shapes("-k", "m64", *option.split(), more=FIRST_CALL.replace("DEED", deed), shares="forks")
+    assert [*run.reasons] == ["m64-numpy"] * bool(reason)
+    assert run.code == bool(reason)
+    assert reason in run.text

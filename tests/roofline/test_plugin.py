@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 import statistics
 import types
+from types import SimpleNamespace
 
 import pytest
 
-from roofline.commands import cli
-from roofline.pytest_plugin import hooks
+from roofline.pytest_plugin import hooks, narrator
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
@@ -60,18 +59,6 @@ def test_saved_statistics_are_those_of_the_known_durations(timed):
         assert all(isinstance(value, str | int | float | None) for value in row["extra_info"].values())
 
 
-def test_record_fields_follow_from_durations_and_probes(timed):
-    record = timed.rows["numpy"]["extra_info"]
-    time = record["time_s"]
-    assert min(NUMPY) < time < max(NUMPY)
-    assert (record["flop"], record["device_bytes"]) == (FLOP, 4 * (64 * 1024 + 416 * 1024 + 64 * 416))
-    # 3 TFLOP/s and 1 TB/s by the probes, whose balance 3 lies under this intensity.
-    assert record["of_roof"] == pytest.approx(FLOP / time / 3e12)
-    ratios = [t / n for t, n in zip(TORCH, NUMPY, strict=True)]
-    assert record["ratio_to_baseline"] == pytest.approx(statistics.median(ratios), rel=0.05)
-    assert (record["bound"], record["source"], record["throttled"]) == ("compute", "cpu", None)
-
-
 def test_cases_without_a_number_are_named_with_their_reason(timed):
     assert timed.code == 1  # the wrong one fails
     reasons = {entry["case"]: (entry["outcome"], entry["reason"]) for entry in timed.saved["not_measured"]}
@@ -81,21 +68,6 @@ def test_cases_without_a_number_are_named_with_their_reason(timed):
     }
     assert f"skipped: {SHAPE}-unable: unable: needs a Hopper GPU" in timed.text
     assert "fixture was not used at all" not in timed.text
-
-
-def test_the_same_json_is_made_of_a_journal_later(timed, tmp_path, undrawn):
-    shutil.copy(timed.folder / "samples.jsonl", tmp_path)
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert not (tmp_path / "benchmark.json").exists()
-    assert cli.main(["report", str(tmp_path), "--json"]) == 0
-    made = json.loads((tmp_path / "benchmark.json").read_text())
-    for name in ("machine_info", "not_measured", "ceilings"):
-        assert made[name] == timed.saved[name]
-    assert len(made["benchmarks"]) == len(timed.rows)
-    for row in made["benchmarks"]:
-        saved = timed.rows[row["params"]["contender"]]
-        same = ("name", "param", "params", "stats", "extra_info")
-        assert {name: row[name] for name in same} == {name: saved[name] for name in same}
 
 
 def test_json_has_the_ceilings_and_no_host_name(timed):
@@ -177,7 +149,7 @@ def test_a_cpu_of_unknown_instructions_has_no_floor_and_the_report_says_so(run_p
 
 
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project):
-    driver = "\nfrom roofline.worker import machine\nmachine.gpu_driver = lambda: '999.1'\n"
+    driver = "\nfrom roofline.host import machine\nmachine.gpu_driver = lambda: '999.1'\n"
     about = {"more": driver, "env": {"CUDA_VISIBLE_DEVICES": ""}}
     outcome = run_project("--benchmark-only", "--ffn-device", "auto", **about)
     assert (outcome.code, outcome.folder) == (2, None)
@@ -255,7 +227,7 @@ def test_shares_run_in_this_process_where_somebody_looks_around_in_it(option):
 
 
 NO_COMPILER = """
-from roofline.worker.telemetry import CpuTelemetry
+from roofline.host.telemetry import CpuTelemetry
 
 
 def make():
@@ -273,3 +245,75 @@ def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_proje
     assert outcome.rows.keys() == {"torch", "numpy"}
     assert "Instruments: none (not supported: Failed to find C compiler" in outcome.text
     assert "No clock and power: NVML is not there." in outcome.text
+
+
+LEFT_BEHIND = [("", False), ("--benchmark-only", False), ("--benchmark-only --benchmark-autosave", True)]
+
+
+@pytest.mark.parametrize(("words", "is_there"), LEFT_BEHIND)
+def test_a_storage_is_made_where_something_is_saved(run_project, words, is_there):
+    run = run_project("-k", "torch", *words.split())
+    assert run.code == 0
+    assert (run.root / ".benchmarks").exists() == is_there
+
+
+def test_the_summary_names_who_failed(run_project):
+    assert "\nFAILED test_small.py::test_matmul[" in run_project("--benchmark-only", "-k", "wrong").text
+
+
+WIDTH = 40
+
+
+class Reporter:
+    """Stands in for pytest's, and keeps what is written."""
+
+    _tw, text, flush = SimpleNamespace(fullwidth=WIDTH), "", lambda self: None
+
+    def __init__(self, live):
+        self.isatty = lambda: live
+
+    def write(self, text):
+        self.text += text
+
+    def write_line(self, text):
+        self.text += f"{text}\n"
+
+    def rewrite(self, text, erase=False):
+        self.text += "\r" + text.ljust(WIDTH - 1 if erase else 0)
+
+
+@pytest.fixture
+def narrate(fake_time, monkeypatch):
+    """`narrate(live)`: a narrator, its reporter, and the time that passes for it."""
+    monkeypatch.delenv("TERM", raising=False)
+
+    def make(live):
+        clock, reporter = fake_time(narrator), Reporter(live)
+        clock.seconds = 100.0
+        get = {"terminalreporter": reporter}.get
+        config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=get))
+        return narrator.Narrator(config, SimpleNamespace()), reporter, clock
+
+    return make
+
+
+def test_a_log_has_a_line_of_progress_every_ten_seconds(narrate):
+    made, reporter, clock = narrate(live=False)
+    for text in "first", "too soon", "third":
+        made.progress(text)
+        clock.sleep(6)
+    assert reporter.text.splitlines() == ["first", "third"]
+
+
+def test_a_terminal_has_one_line_that_gives_way_to_what_is_said(narrate):
+    made, reporter, _ = narrate(live=True)
+    made.progress("ceilings")
+    assert reporter.text == "ceilings"
+    made.progress("long" * 20)
+    shown = reporter.text.rpartition("\r")[2]
+    assert shown.startswith("longlong")
+    assert len(shown) == WIDTH - 1
+    made.say("something\nof two lines")
+    assert reporter.text.endswith("\r" + " " * (WIDTH - 1) + "\rsomething\nof two lines\n")
+    made.say("more")
+    assert reporter.text.endswith("lines\nmore\n")

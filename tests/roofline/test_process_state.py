@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from roofline.worker.prepared import Broken, Entrant, PreparedCase
+from roofline.protocol.messages import Broken
+from roofline.worker.prepared import Entrant, PreparedCase
 
 CHANGES = {
     "torch.set_num_threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),

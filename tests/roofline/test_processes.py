@@ -9,18 +9,13 @@ from statistics import fmean
 
 import pytest
 
-from roofline.analysis import tokens
-from roofline.analysis.fields import MeasuredCase
-from roofline.analysis.records import frame, record_of, records_of
-from roofline.store import stats
+from roofline.protocol.stop_rule import StopRule
 from roofline.supervise import child
-from roofline.worker.rounds import StopRule
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
-NAMES = "torch", "numpy"
 
 EACH_PASS = """
-from roofline.worker import telemetry
+from roofline.host import telemetry
 from roofline.pytest_plugin import narrator
 narrator.LOGGED_S = 0
 readings = iter(range(99))
@@ -47,8 +42,8 @@ def test_each_process_makes_its_share_of_the_passes(several):
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
         of = {round_.pass_index: round_.process for round_ in shape.rounds}
         assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
-        orders = [[round_.order for round_ in shape.rounds if round_.process == process][:12] for process in range(3)]
-        assert orders[0] != orders[1] != orders[2] != orders[0]
+        first, second = ([each.order for each in shape.rounds if each.process == process][:12] for process in (0, 1))
+        assert first != second
         readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]  # each pass counts by its rounds
         assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
         assert shape.late == {name: shape.round_count - len(shape.times_s(name)) for name in shape.late}
@@ -56,7 +51,6 @@ def test_each_process_makes_its_share_of_the_passes(several):
         # The probe is that which the first process chose.
         assert {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s} == {0, 1, 2}
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
-    assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert re.search(r"6 of 18 passes, \d+ s left: turns of matmul-xxl/16-up-tp8-m64-fp32", several.text)
 
 
@@ -67,7 +61,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
 
 
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="new")
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="forks")
     assert run.code == 1
     assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
@@ -83,24 +77,6 @@ def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
     whole, part = StopRule.of_worker(8.0, "cuda", 16, 16), StopRule.of_worker(8.0, "cuda", 4, 16)
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
     assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
-
-
-def test_intervals_are_over_processes(several):
-    """That of a ratio, and that of the mean over shapes."""
-    run = several.kept
-    ratios = {
-        shape.id: stats.by_process(lambda a, b: a / b, *map(shape.times_s, NAMES), groups=shape.groups)
-        for shape in run.shapes.values()
-    }
-    for shape, of_processes in ratios.items():
-        record = record_of(MeasuredCase(run, run.shapes[shape], "numpy"))
-        interval = stats.student(record["ratio_to_baseline"], list(of_processes.values()))
-        assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
-    (row,) = tokens.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
-    means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
-    ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
-    interval = tuple(row[name] for name in ("ratio_to_baseline", "ratio_low", "ratio_high"))
-    assert interval == pytest.approx(stats.student(ratio, means))
 
 
 def test_processes_that_end_while_marked_ones_are_looked_for_are_passed_over(monkeypatch):

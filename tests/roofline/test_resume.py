@@ -33,7 +33,7 @@ def test_resume_of_the_selected_cases_only(three_shapes):
     assert sorted(again.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
 
 
-@pytest.mark.parametrize("cuts", [5, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cuts", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_write_that_a_kill_cut_anywhere_is_made_again(three_shapes, cuts):
     run = three_shapes("-k", "m64", "--ffn-max-seconds=0.3", passes=3)
     path = run.folder / "samples.jsonl"

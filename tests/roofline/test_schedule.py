@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernels import tables
 from roofline.theory import schedule
-from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, chunk_launches, plan, row_block_launches
+from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, plan
 from roofline.theory.schedule import Grid, row_block_end_s
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
@@ -80,17 +80,6 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
     assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("blocks", [1, 8, 32])
-@pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
-def test_row_block_of_whole_tiles_ends_when_its_table_does(blocks, comm_s):
-    grid = SHAPES[2560]
-    arrival_s = arrivals(RANKS, comm_s, grid.row_tiles, grid.row_tiles // blocks)
-    chunk_s = product_s(grid, SMS, RANKS, 1.0)
-    pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
-    table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
-    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == pytest.approx(end_s_of(table, arrival_s, chunk_s))
-
-
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
 def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_comm, hidden, spills_per_tile):
     grid = Grid(6, 1)  # six tiles for one program: what each of a chip's programs would do
@@ -160,15 +149,6 @@ def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
     assert hidden_fraction(1.0, 1.0, end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
 
 
-@pytest.mark.parametrize(("launches", "count"), [(chunk_launches, RANKS), (row_block_launches, 8)])
-def test_each_launch_takes_some_and_all_of_them_are_taken(launches, count):
-    cut = OverlapPlan(launches.__name__, SHAPES[2560], SMS, RANKS, 8)
-    done, ends_s = zip(*launches(cut, 1.0, 1.0), strict=True)
-    assert done[0] > 0
-    assert done[-1] == count
-    assert [*done, *ends_s] == [*sorted({*done}), *sorted({*ends_s})]
-
-
 @given(
     st.sampled_from(SIMULATED), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), times, times
 )
@@ -183,22 +163,6 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
         assert end_s >= (comm + gemm / tiles / chunks) * (1 - 1e-9)
     if arm != "row_block_launches":  # its blocks end with waves that are not full
         assert end_s <= (gemm + comm) * (1 + 1e-9)
-
-
-@given(st.integers(2, 16), times, times)
-def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between(ranks, gemm, comm):
-    layer, chained, half = (
-        OverlapPlan(f"{arm}_launches", Grid(1, 1), 1, ranks) for arm in ("layer", "chained", "block")
-    )
-    layer_s, chained_s = (plan.end_s(gemm, comm) for plan in (layer, chained))
-    assert layer_s == pytest.approx(2 * half.end_s(gemm / 2, comm / 2))
-    # Forwards: all rows, then each part when it is computed and the one before is gone.
-    piece_s, now_s, sent_s = comm / (ranks - 1) / 2, gemm / ranks / 2, comm / 2
-    for rank in range(1, ranks):
-        now_s = max(now_s, rank * piece_s) + gemm / ranks
-        sent_s = max(now_s, sent_s) + piece_s
-    assert chained_s == pytest.approx(max(now_s + gemm / ranks / 2, sent_s))
-    assert chained_s <= layer_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("t_comm_s", [0.3, 2.5])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from chosen_options import options
-from made_up_run import END, HEAD, lines_of, save
+from made_up_run import END, HEAD, lines_of
 
 import roofline
 from roofline import operations
@@ -14,7 +14,6 @@ from roofline.operations import matmul
 from roofline.operations.options import as_values, options_of
 from roofline.report.findings import case_words
 from roofline.report.plots.memory_roofline import MANY, memory_roofline
-from roofline.store import journal
 from roofline.theory.models import MODELS, parse
 
 ROWS = "# attention\nn, m, k, label, dtype\n\n6656, 4096, 16384, qkv_proj, bf16\n6656,1,16384,,\n"
@@ -53,7 +52,6 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     assert (chosen.dtypes, chosen.layers, chosen.tokens, chosen.tp) == (("bf16", "fp32"), (), (), ())
     assert [(case.m, case.n, case.k) for case in matmul.sweep(chosen)] == [(4096, 6656, 16384), (1, 6656, 16384)]
     assert [operation.sweep(chosen) for operation in OTHERS] == [[]] * len(OTHERS)
-    assert {operation.why_not(chosen) for operation in OTHERS} == {matmul.NO_WIRE}
     resumed = options_of(json.loads(json.dumps(as_values(chosen))))
     assert matmul.sweep(resumed) == matmul.sweep(chosen)
     several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n2,3,4\r\n", dtype="fp16,fp32")
@@ -61,11 +59,11 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(tmp_path, count):
+def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(loaded, count):
     more = [f"matmul-{64 * n}x512-shape-tp1-m16-bf16" for n in range(1, count)]
     cases = [operations.parse(text)[0] for text in (IDS[0], *more)]
     lines = [line for case in cases for line in lines_of(case, {"cublas": 2e-5, "tiled": 1e-5}, baseline="cublas")]
-    run = journal.load(save(tmp_path / "run", [HEAD, *lines, END]))
+    run = loaded([HEAD, *lines, END])
     rows = frame(run)
     assert roofline.by_tokens(run)[["least", "least_shape"]].round(9).to_numpy().tolist()[1:] == [[2, "qkv_proj"]]
     assert case_words(rows.iloc[2]) == "cublas on N=512 K=64, M 16, bf16"

@@ -1,5 +1,5 @@
 """How a model is sharded: what collectives cross, the best X and Y, and what lowers the bound, by figures worked out by
-hand. The documents print more: test_exercise.py."""
+hand. The documents print more: test_documents.py."""
 
 from dataclasses import replace
 
@@ -14,7 +14,6 @@ from roofline.theory.models import Model
 AXIS = 180e9  # TPU v5p, both ways
 PORT, LINK = 50e9, 450e9  # H100 SXM
 SXM, V5P, RING = find("H100 SXM"), find("TPU v5p"), replace(find("TPU v5p"), links=2, torus_axes=1)
-ALPHA = 4.6e14 / 1.8e11
 TOKENS = 131_072
 ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
 """Bytes of all blocks in bf16."""
@@ -23,12 +22,9 @@ ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
 @pytest.mark.parametrize(
     ("chip", "kind", "degrees", "exact", "expected"),
     [
-        (V5P, "fsdp", {"fsdp": 16}, True, [("fsdp axes", 15 / 16, 3 * AXIS)]),
         (V5P, "fsdp", {"fsdp": 16, "tp": 4}, False, [("fsdp axes", 1, 2 * AXIS)]),
         (V5P, "tp", {"fsdp": 16, "tp": 4}, False, [("tp axes", 1, AXIS)]),
         (SXM, "fsdp", {"fsdp": 64}, False, [("node", 1, LINK), ("network", 1 / 8, PORT)]),
-        # Inside a node there is no network.
-        (SXM, "tp", {"tp": 8}, True, [("node", 7 / 8, LINK)]),
         # With tp = 8 the devices of an FSDP group are each in a node of its own. Two of them share a node when tp = 4:
         # half is gathered by each, over its own port.
         (SXM, "fsdp", {"tp": 8, "fsdp": 128}, True, [("network", 127 / 128, PORT)]),
@@ -96,6 +92,12 @@ def test_stages_keep_their_weights_gathered():
     # A quarter of the blocks, 32 / 126, gathers and scatters; of four times the tokens on a device.
     weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 16 * bound(v5p()).tokens
     assert stages.received_of_now == pytest.approx(32 * (weights + 4 * activations) / (126 * (weights + activations)))
+
+
+def test_accumulation_gathers_weights_in_each_of_four_microbatches_and_saves_a_quarter():
+    again = by_name(h100({"fsdp": 128, "tp": 8}), tokens=4_000_000)["gradient accumulation"]
+    assert again.tokens == pytest.approx(4 * 2_513_076)
+    assert again.memory_bytes == pytest.approx(-4e6 * BLOCKS * (D + F) * 2 / 1024 * 3 / 4)
 
 
 def test_what_does_not_fit_a_device_is_no_choice():

@@ -2,15 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roofline.store.stats import (
     beyond,
-    by_process,
-    estimate,
     geometric_mean,
     lag1_correlation,
     middle,
@@ -25,12 +20,6 @@ def rounds(values) -> dict[int, float]:
     return dict(enumerate(values))
 
 
-def in_passes(processes: int, passes: int, rounds: int) -> dict[int, tuple[int, int]]:
-    """Return {round: (process, pass)} of so many rounds in each pass of each process."""
-    whole = [(process, process * passes + i) for process in range(processes) for i in range(passes)]
-    return {index: whole[index // rounds] for index in range(processes * passes * rounds)}
-
-
 @pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (7, 2.365), (120, 1.980)])
 def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
     assert student_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
@@ -43,20 +32,6 @@ def test_students_interval_by_hand():
     assert ratio.low * ratio.high == pytest.approx(1)
     plain = student(0.0, [-1.0, 0.0, 1.0], log=False)
     assert (plain.low, plain.high) == pytest.approx((-2.484, 2.484), abs=1e-3)
-
-
-def test_times_and_ratios_agree_to_the_last_digit():
-    rng = np.random.default_rng(1)
-    groups = in_passes(4, 3, 5)
-    drift = np.exp(0.3 * rng.normal(size=len(groups)))
-    vendor, ours = (rounds(t * drift * np.exp(0.1 * rng.normal(size=len(groups)))) for t in (1.0, 0.8))
-    ratio, times = (
-        ratio_of(vendor, ours, groups),
-        [estimate(float, series, groups=groups, anchor=vendor).value for series in (vendor, ours)],
-    )
-    assert times[0] / times[1] == pytest.approx(ratio.value, rel=1e-12)
-    each = by_process(lambda a, b: a / b, vendor, ours, groups=groups).values()
-    assert math.prod(each) ** (1 / 4) == pytest.approx(ratio.value)
 
 
 def test_pairing_cancels_a_shared_drift_and_leaves_out_what_lacks_a_partner():
@@ -86,14 +61,6 @@ def test_lag1_correlation_of_known_series():
     assert lag1_correlation([1, -1] * 50) == pytest.approx(-0.99)
     assert lag1_correlation([5.0] * 10) == lag1_correlation([1.0]) == 0
     assert lag1_correlation(list(range(100))) > 0.95
-
-
-@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60))
-def test_interval_holds_its_value_which_lies_among_the_samples(samples):
-    interval = time_of(rounds(samples))
-    assert interval.low <= interval.value <= interval.high
-    assert min(samples) * (1 - 1e-9) <= interval.value <= max(samples) * (1 + 1e-9)
-    assert interval == time_of(rounds(samples))
 
 
 def test_geometric_mean():

@@ -5,12 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 from fake_clock import FakeClock
-from made_up_run import LINES, save
 
 from roofline.analysis.records import records_of
-from roofline.report.write import write
-from roofline.store import journal
-from roofline.worker import clocks, steady, telemetry
+from roofline.host import telemetry
+from roofline.worker import clocks, steady
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, PreparedCase
 
@@ -55,13 +53,11 @@ LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
     ("medians_s", "device", "m", "asked", "who"),
     [
         (LONG, "cuda", 1024, {}, ["fast", "baseline"]),
-        (LONG, "cuda", 1024, {"steady": 0}, []),
         (LONG, "cuda", 512, {}, []),
         (LONG, "cuda", 1024, {"op": "attention", "steady": 2}, ["fast", "baseline", "slow"]),
         (LONG, "cpu", 1, {"steady": 2}, ["fast", "baseline", "slow"]),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": 2}, []),
         (SHORT, "cuda", 8192, {"steady": 2}, []),
-        ({}, "cuda", 8192, {}, []),
     ],
 )
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
@@ -126,36 +122,6 @@ def test_burst_is_the_time_of_all_calls_by_the_host_and_by_the_device(fake_cuda,
     with clock.while_busy(lambda: read.append(1)):
         assert clock.burst(kernel, 10) == pytest.approx(10 * 50e-6)
     assert read == [1]
-
-
-SHAPE = "matmul-1024x1024-up-tp1-m8192-bf16"
-TFLOP = 2 * 8192 * 1024**2 / 1e12
-
-
-def block(contender, index, time_s, energy_j):
-    return {
-        "kind": "steady", "shape": SHAPE, "contender": contender, "block": index, "position": 0, "calls": 100,
-        "time_s": time_s, "energy_j": energy_j, "sm_clock_mhz": 1400 + index,
-        "throttle_reasons": "power cap", "throttled": True,
-    }  # fmt: skip
-
-
-def test_derived_fields_by_hand(tmp_path, undrawn):
-    blocks = [block("cublas", i, 40e-6, 100.0) for i in range(3)]
-    blocks += [block("tiled", i, (50 + i) * 1e-6, 3.4 + 0.1 * i) for i in range(3)]
-    folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
-    records = {r["case"]: r for r in records_of(journal.load(folder))}
-    tiled = records[f"{SHAPE}-tiled"]
-    assert tiled["steady_time_s"] == 51e-6
-    assert tiled["steady_ratio_to_baseline"] == pytest.approx((40 / 50 * 40 / 51 * 40 / 52) ** (1 / 3))
-    of_another = records["matmul-1024x1024-up-tp1-m16-bf16-tiled"]
-    assert {value for key, value in of_another.items() if key.startswith("steady")} == {None}
-    write(folder)
-    report = (folder / "report.md").read_text()
-    assert "## Steady state" in report
-    assert f"| {SHAPE} | tiled | 51 us | 0.784 [0.747, 0.824] | 1401 | 686 | 2.04 |" in report
-    assert f"- tiled: {0.035 / TFLOP:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
-    assert "| 1.200 | 0.784 [0.747, 0.824] |" in report  # in turns, of another clock, and sustained
 
 
 def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_shapes):

@@ -3,8 +3,6 @@
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips, floor
@@ -98,13 +96,3 @@ def test_an_sm_does_in_a_cycle_what_the_datasheet_says_at_a_boost_clock():
     for chip in chips.CHIPS.values():
         for dtype, flop in chip.flop_per_cycle.items():
             assert 1.2e9 < chip.flops[dtype] / chip.sms / flop < 2.6e9, (chip.name, dtype)
-
-
-@given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
-def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, bandwidth):
-    roof = Roof(flops, bandwidth)
-    at = roof.at(intensity)
-    assert at <= flops
-    assert at <= intensity * bandwidth
-    assert (roof.bound(intensity) == "compute") == (at == flops)
-    assert roof.at(roof.ridge * 1.0001) == flops

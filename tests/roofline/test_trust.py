@@ -10,9 +10,10 @@ import math
 import numpy as np
 import pytest
 
+from roofline.protocol.stop_rule import StopRule
 from roofline.store.stats import ratio_of, time_of
 from roofline.worker.clocks import Clock
-from roofline.worker.rounds import Rounds, StopRule, take_turns
+from roofline.worker.rounds import Rounds, take_turns
 
 PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 BETWEEN = 0.013
@@ -66,14 +67,14 @@ def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at
     assert hits >= at_least * TRIALS
 
 
-def run_processes(seed, processes=6, passes=4, **truth):
+def run_processes(seed, **truth):
     """Return {contender: its times} and the groups, as statistics take them, of a run of several processes."""
     rng, times, groups = np.random.default_rng(seed), {name: {} for name in truth}, {}
-    for process in range(processes):
+    for process in range(6):
         calls = calls_of(**{name: seconds * math.exp(BETWEEN * rng.normal()) for name, seconds in truth.items()})
         clock, rule = DriftingClock(1000 * seed + process, 0.5), StopRule(1e9, max_rounds=40, warmup_s=None)
-        rounds = Rounds(calls, clock, rule, seed=seed + process, passes=passes)
-        for _ in range(passes):
+        rounds = Rounds(calls, clock, rule, seed=seed + process, passes=4)
+        for _ in range(4):
             rounds.run_pass()
         before = len(groups)
         groups |= {before + round_.index: (process, round_.pass_index) for round_ in rounds.rounds}

@@ -4,70 +4,66 @@ roofline."""
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import roofline
+from conftest import ROOT
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import records_of
 from roofline.commands import cli
 from roofline.operations import base, contenders
 from roofline.store.conditions import conditions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
+PAGE = (ROOT / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
 SMALL_CACHE = """
-import sys
-if sys.orig_argv[1] == "-m":
-    from roofline.worker import machine
-    machine._last_level_cache_bytes = lambda: 2**20
+from roofline.host import machine
+machine._last_level_cache_bytes = lambda: 2**20
 """
-"""Operands and probes go through eight times the cache, and a virtual machine names that of its whole host. Python runs
-this at the start of pytest and of each share."""
+"""A plugin of pytest. Operands and probes go through eight times the cache, and a virtual machine names that of its
+whole host."""
 
 
 @pytest.fixture
-def run(tmp_path, environment):
-    """`run(*words)` begins pytest in a folder of a user's."""
+def run(tmp_path, zygote, environment):
+    """`run(*words)`: the exit code and what pytest says of files in a folder of a user's; `shares` as for
+    `run_project`."""
     (tmp_path / "norm_matmul.py").write_text(FILE)
-    (tmp_path / "sitecustomize.py").write_text(SMALL_CACHE)
+    (tmp_path / "small_cache.py").write_text(SMALL_CACHE)
     places = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
 
-    def begin(*words: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "pytest", "-q", *words]
-        return subprocess.run(command, cwd=tmp_path, env=environment(PYTHONPATH=places), capture_output=True, text=True)
+    def begin(*words: str, shares: str = "") -> tuple[int, str]:
+        env = environment(PYTHONPATH=places, SHARES=shares)
+        return zygote.run(["-q", "-p", "no:cacheprovider", "-p", "small_cache", *words], cwd=str(ROOT), env=env)
 
     return begin
 
 
-@pytest.mark.slow
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
-    words = "--ffn-operations=norm_matmul.py", "--ffn-tokens=2,64", f"--ffn-results={tmp_path / 'runs'}"
-    done = run("--benchmark-only", *words, *SMALL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 cases on 2 shapes" in done.stdout
+    words = f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2", f"--ffn-results={tmp_path / 'runs'}"
+    code, text = run("--benchmark-only", *words, "--ffn-max-seconds=0.1", "--ffn-processes=2")
+    assert code == 0, text
+    assert "2 cases on 1 shapes" in text
     folder = next((tmp_path / "runs").iterdir())
     rows = {record["case"]: record for record in records_of(roofline.load(folder))}
-    assert list(rows) == [
-        f"norm_matmul-m{m}-d1024-fp32-{name}" for m in (2, 64) for name in ("norm_first", "norm_last")
-    ]
+    assert [*rows] == ["norm_matmul-m2-d1024-fp32-norm_first", "norm_matmul-m2-d1024-fp32-norm_last"]
     assert all(row["of_roof"] and row["relative_error"] < 1e-5 for row in rows.values())
     assert cli.main(["report", str(folder)]) == 0
     assert (folder / "memory_roofline.svg").exists()
     assert cli.main(["compare", str(folder), str(folder)]) == 0
-    assert "norm_matmul-m64-d1024-fp32-norm_last" in capsys.readouterr().out
+    assert "norm_matmul-m2-d1024-fp32-norm_last" in capsys.readouterr().out
 
 
 def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_path):
     (tmp_path / "norm_matmul.py").write_text(FILE.replace("return (x @ w.T) *", "return 1.1 * (x @ w.T) *"))
-    done = run("--ffn-operations=norm_matmul.py", "--ffn-tokens=2")
-    assert done.returncode == 1
-    assert "norm_last: relative error 1.00e-01 is above 1e-05" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    code, text = run(f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2")
+    assert code == 1
+    assert "norm_last: relative error 1.00e-01 is above 1e-05" in text
+    assert "1 failed, 1 passed" in text
 
 
 @pytest.mark.parametrize(
@@ -91,24 +87,24 @@ def test_a_class_is_found_by_its_file_where_no_import_finds_it(folder, module, t
 def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_path):
     earlier = Path(__file__).parent / "users_files" / "norm_matmul.txt"
     (tmp_path / "norm_matmul.py").write_text(earlier.read_text())
-    done = run("--ffn-operations=norm_matmul.py", "--ffn-tokens=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
-    assert "roofline.measure.prepared has moved" in done.stdout
+    code, text = run(f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2")
+    assert code == 0, text
+    assert "2 passed" in text
+    assert "roofline.measure.prepared has moved" in text
 
 
 def test_a_file_that_is_not_there_is_told_in_a_line(run):
-    done = run("--ffn-operations=norm_matmull.py")
-    assert done.returncode == 2
-    assert "--ffn-operations 'norm_matmull.py': there is no such file of Python" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    code, text = run("--ffn-operations=norm_matmull.py")
+    assert code == 2
+    assert "--ffn-operations 'norm_matmull.py': there is no such file of Python" in text
+    assert len(text.splitlines()) == 1
 
 
 def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
     (tmp_path / "mine.py").write_text("import torch\n\ndef f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
-    words = "--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", f"--ffn-results={tmp_path / 'runs'}"
-    done = run("--benchmark-only", "--ffn-no-report", "--ffn-contender", "mine.py::f", *words, *SMALL)
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = "--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", "tests/benchmarks", f"--ffn-results={tmp_path / 'runs'}"
+    code, text = run("--benchmark-only", "--ffn-no-report", f"--ffn-contender={tmp_path}/mine.py::f", *words, *SMALL)
+    assert code == 0, text
     run = roofline.load(next((tmp_path / "runs").iterdir()))
     assert [record["contender"] for record in records_of(run)] == ["torch", "f"]
     version = contenders.version(f"{tmp_path / 'mine.py'}::f")
@@ -169,12 +165,19 @@ def autocast(x, w, out=None):
 def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):
     """What it does strikes whoever has the next turn."""
     (tmp_path / "mine.py").write_text(CULPRITS)
-    given = [f"--ffn-contender=mine.py::{name}" for name in ("innocent", culprit)]
+    given = [f"--ffn-contender={tmp_path}/mine.py::{name}" for name in ("innocent", culprit)]
     words = "--ffn-tokens=64", "--ffn-tp=8", "--ffn-layers=up", f"--ffn-results={tmp_path / 'runs'}"
-    done = run("--benchmark-only", "--ffn-no-report", *given, *words, "--ffn-max-seconds=0.5", "--ffn-processes=1")
-    assert done.returncode == 1, done.stdout + done.stderr
+    more = "--ffn-max-seconds=0.5", "--ffn-processes=1", "tests/benchmarks"
+    code, text = run("--benchmark-only", "--ffn-no-report", *given, *words, *more, shares="forks")
+    assert code == 1, text
     run = roofline.load(next((tmp_path / "runs").iterdir()))
     assert sorted(record["contender"] for record in records_of(run)) == ["innocent", "torch"]
     (lost,) = [outcome for case, outcome in run.outcomes.items() if case in run.metadata["cases"]]
     assert lost.case.endswith(f"-{culprit}")
     assert re.search(reason, lost.reason)
+
+
+def test_a_contender_may_lie_in_a_folder_of_any_bytes(tmp_path):
+    file = Path(os.fsdecode(os.fsencode(tmp_path / "mine") + b"\xff.py"))
+    file.write_text("def f(x, w, out=None):\n    return out\n")
+    assert contenders.load(f"{file}::f")(1, 2, out=3) == 3

@@ -2,15 +2,16 @@
 
 import json
 import os
-import shlex
+import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from made_up_run import HEAD
+from made_up_run import END, HEAD
 
 from kernels.experiments import trial
 from kernels.experiments.trial import EXPERIMENTS
@@ -20,59 +21,30 @@ from roofline.operations.matmul import OPERATION
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["kernel", "matmuls", "gathers", "links"]
-
-MEASURES = """
-import json, pathlib, sys, time
-words = sys.argv[1:]
-option = next(word for word in words if word.startswith(("--ffn-results=", "--ffn-resume=")))
-resumes, path = option.startswith("--ffn-resume"), pathlib.Path(option.partition("=")[2])
-run = path if resumes else path / "20260101T000000Z-h100"
-run.mkdir(parents=True, exist_ok=True)
-line = {"kind": "resumed", "started": ""} if resumes else HEAD | {"kind": "run", "cases": ["a"], "title": str(words)}
-with (run / "samples.jsonl").open("a") as journal:
-    print(json.dumps(line), file=journal)
-"""
-"""A stand-in for pytest that measures: it begins a run of the case `a`, or goes on with one."""
-WHOLE = """
-with (run / "samples.jsonl").open("a") as journal:
-    skipped = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}
-    print(json.dumps(skipped), json.dumps({"kind": "end"}), sep="\\n", file=journal)
-"""
-HANGS = "import time; time.sleep(60)"
-
-
-def python(code: str, *words: str) -> str:
-    """The command of a step that executes `code`."""
-    return shlex.join(["python", "-c", code, *words])
-
-
-def measures(then: str = WHOLE) -> str:
-    return python(f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
-
-
-def measured(then: str = WHOLE, name: str = "one", limit: int = 9) -> Step:
-    """A step of the archive `first` whose run is whole, or does something else `then`."""
-    return Step(name, 1, limit, measures(then), selects=f"test_{name}", archive="first")
-
-
-def exits(code: int) -> str:
-    return python(f"raise SystemExit({code})")
+MEASURES = Step("one", 1, 60, selects="test_one", archive="first")
+"""A step whose run is of the case `a`."""
+OVER = {"one": 40}
+"""Of which it has too many seconds for its limit, and enough for two visits."""
+RUN = "20260101T000000Z-h100"
+WHOLE = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}, END
+COUNTED = {"kind": "note", "about": "counters", "text": "counted"}
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch):
+def quickly(monkeypatch, tmp_path):
     monkeypatch.setattr(visit, "GRACE_S", 0.5)
     monkeypatch.setattr(visit, "CLOSE_S", 0.5)
     monkeypatch.setattr(visit, "smi", lambda query: "H100")
     monkeypatch.setattr(visit, "triton_version", lambda: "3.9.0")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
 def make(tmp_path):
-    """`make(*steps, seconds)` makes a visit of `steps` to the folder `out`."""
+    """`make(*steps)` makes a visit of `steps` to the folder `out`, in which each does what its command says."""
 
-    def run(*steps: Step, seconds: float = 1000.0) -> Visit:
-        made = Visit(tmp_path / "out", steps, time.monotonic() + seconds)
+    def run(*steps: Step) -> Visit:
+        made = Visit(tmp_path / "out", steps)
         made.run()
         return made
 
@@ -122,44 +94,46 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
 
 class Stand(Visit):
     """A visit to a card that is not there, on a clock of its own: each step takes the seconds of the table, or those
-    of `takes`, and ends with the code of `codes`; a run that is ended before is cut off."""
+    of `takes`, and ends with the code that `codes` has for its first time; a run that is ended before is cut off."""
 
     now_s = 0.0
+    had_s: dict[str, float]
 
-    def __init__(self, out: Path, minutes: float, takes=(), codes=(), triton="3.9.0"):
-        super().__init__(out, STEPS, deadline=60 * minutes)
-        self.takes = {step.name: step.seconds for step in STEPS} | dict(takes)
+    def __init__(self, out: Path, steps: tuple[Step, ...], deadline: float, takes=(), codes=()):
+        super().__init__(out, steps, deadline)
+        self.takes = {step.name: step.seconds for step in steps} | dict(takes)
         self.ends_with = dict(codes)
-        self.begun: list[str] = []
-        self.run()
+        self.commands: dict[str, list[str]] = {}
+
+    @property
+    def begun(self) -> list[str]:
+        return [*self.commands]
 
     def execute(self, command, title, limit, grace_s):
-        self.begun.append(title)
+        self.commands[title] = command
         names = title.split("+")
+        step = next(step for step in self.steps if step.name == names[0])
         spent_s = sum(self.had_s.get(name, 0) for name in names)
-        resumed = next((Path(word.partition("=")[2]) for word in command if word.startswith("--ffn-resume=")), None)
-        measures = bool(self.step(names[0]).selects)
-        takes_s = sum(self.takes[name] for name in names) - spent_s + visit.BEGIN_S * measures
+        takes_s = sum(self.takes[name] for name in names) - spent_s + visit.BEGIN_S * bool(step.selects)
         had_s = min(takes_s, limit - grace_s)
         Stand.now_s += had_s
         is_whole = had_s == takes_s
-        if measures and names[0] not in self.ends_with:
-            folder = resumed or self.work / self.step(names[0]).archive / title / "20260101T000000Z-h100"
-            folder.mkdir(parents=True, exist_ok=True)
-            self.had_s |= {names[0]: self.had_s.get(names[0], 0) + had_s - visit.BEGIN_S}
-            head = HEAD | {"kind": "run", "cases": ["a"]}
-            lines = [{"kind": "resumed", "started": ""}] if resumed else [head]
-            if is_whole:
-                skipped = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}
-                lines += [skipped, {"kind": "end"}]
-            with (folder / "samples.jsonl").open("a") as journal:
-                journal.writelines(json.dumps(line) + "\n" for line in lines)
-        return self.ends_with.get(title, 0) if is_whole else None
+        code = self.ends_with.pop(title, 0) if is_whole else None
+        if step.counts:
+            self.journal(Path(command[-1]), COUNTED)
+        if step.selects and not code:
+            self.had_s |= {step.name: self.had_s.get(step.name, 0) + had_s - visit.BEGIN_S}
+            resumed = next((word.partition("=")[2] for word in command if word.startswith("--ffn-resume=")), None)
+            first = {"kind": "resumed", "started": ""} if resumed else HEAD | {"cases": ["a"]}
+            folder = Path(resumed or self.work / step.archive / title / RUN)
+            self.journal(folder, first, *WHOLE * is_whole)
+        return code
 
-    had_s: dict[str, float]
-
-    def step(self, name: str) -> Step:
-        return next(step for step in STEPS if step.name == name)
+    @staticmethod
+    def journal(folder: Path, *lines: dict) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "samples.jsonl").open("a") as journal:
+            journal.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 @pytest.fixture
@@ -170,9 +144,10 @@ def stand(monkeypatch, tmp_path):
     monkeypatch.setattr(visit.time, "monotonic", lambda: Stand.now_s)
     Stand.had_s = {}
 
-    def make(minutes, **about):
+    def make(minutes, *steps, **about):
         Stand.now_s = 0.0
-        made = Stand(tmp_path / "out", minutes, **about)
+        made = Stand(tmp_path / "out", steps or STEPS, 60 * minutes, **about)
+        made.run()
         assert Stand.now_s <= 60 * minutes
         return made
 
@@ -251,102 +226,75 @@ def test_the_whole_list_has_no_limit(stand):
     assert "+".join(stand(float("inf")).begun).split("+") == [step.name for step in STEPS]
 
 
-def test_runs_with_other_options_are_no_one_run(make):
-    """Though nothing is left to do between them."""
-    run = {"command": measures(), "archive": "again"}
-    made = make(Step("one", 1, 9, selects="test_one", options="", **run), Step("two", 1, 9, selects="test_two", **run))
-    assert {folder.parent.name for name in made.codes for folder in made.runs_of(name)} == {"one", "two"}
+def test_runs_with_other_options_are_no_one_run(stand):
+    one, two = (Step(name, 1, 9, selects=name, options=name, archive="again") for name in ("one", "two"))
+    assert stand(9, one, two).begun == ["one", "two"]
 
 
-def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make, tmp_path, capsys):
+def test_steps_that_share_an_archive_are_one_run(stand, tmp_path):
+    two = Step("two", 1, 60, selects="test_two", archive="first")
+    made = stand(9, MEASURES, two)
+    assert made.codes == {"one": 0, "two": 0}
+    assert held_by(tmp_path / "out")["first.tgz"] == [f"first/one+two/{RUN}/samples.jsonl"]
+    command = made.commands["one+two"]
+    assert command[-2:] == ["-k", "(test_one) or (test_two)"]
+    assert "--ffn-no-report" in command
+
+
+def test_failures_stop_nothing_but_what_needs_them_and_logs_come_home(make, tmp_path, capsys):
     made = make(
-        Step("doctor", 1, 9, exits(3)),
-        measured(),
-        measured(name="two"),
-        Step("links", 1, 9, exits(1)),
-        Step("scatters", 1, 9, measures(), selects="test_three", archive="second", needs="links"),
+        Step("doctor", 1, 9, "sh -c 'exit 3'"),
+        Step("scatters", 1, 9, "true", needs="doctor"),
         Step("gone", 1, 9, "no-such-tool"),
-        Step("last", 1, 9, python("import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", "logs")),
+        Step("last", 1, 9, "sh -c 'echo {} > $0/a.json' logs"),
     )
-    assert made.codes == {"doctor": 3, "one": 0, "two": 0, "links": 1, "gone": visit.NOT_FOUND, "last": 0}
-    held = held_by(tmp_path / "out")
-    assert held.keys() == {"first.tgz", "logs.tgz"}
-    run = "first/one+two/20260101T000000Z-h100/samples.jsonl"
-    assert held["first.tgz"] == [run]
-    words = json.loads(text_of(tmp_path / "out", "first.tgz", run).splitlines()[0])["title"]
-    assert "'-k', '(test_one) or (test_two)'" in words
-    assert "--ffn-no-report" in words
-    assert "scatters: not begun, links ended with exit code 1" in capsys.readouterr().out
-    assert "logs/a.json" in held["logs.tgz"]
+    assert made.codes == {"doctor": 3, "gone": visit.NOT_FOUND, "last": 0}
+    assert "scatters: not begun, doctor ended with exit code 3" in capsys.readouterr().out
+    assert "logs/a.json" in held_by(tmp_path / "out")["logs.tgz"]
     assert "no-such-tool" in text_of(tmp_path / "out", "logs.tgz", "logs/gone.log")
-    assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 6
+    assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 4
 
 
-def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
-    made = make(Step("long", 50, 60, exits(0)), Step("short", 1, 2, exits(0)), seconds=10)
+def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(stand, capsys):
+    made = stand(0.5, Step("long", 50, 60), Step("short", 1, 2))
     assert made.codes == {"short": 0}
     assert "long: not begun, it takes about 50 s" in capsys.readouterr().out
 
 
-def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, capsys):
-    hangs = measured(HANGS, limit=6)
-    made = make(hangs, Step("two", 1, 9, exits(0)))
+def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(stand, tmp_path, capsys):
+    made = stand(9, MEASURES, Step("two", 1, 9), takes=OVER)
     assert made.codes == {"one": None, "two": 0}
-    assert "one: cut off at 6 s" in capsys.readouterr().out
-    made = make(measured())
+    assert "one: cut off at 60 s" in capsys.readouterr().out
+    made = stand(9, MEASURES, takes=OVER)
     assert made.codes == {"one": 0, "two": 0}
-    name = "first/one/20260101T000000Z-h100/samples.jsonl"
-    kinds = [json.loads(line)["kind"] for line in text_of(tmp_path / "out", "first.tgz", name).splitlines()]
-    assert kinds == ["run", "resumed", "not_measured", "end"]
+    lines = text_of(tmp_path / "out", "first.tgz", f"first/one/{RUN}/samples.jsonl").splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["run", "resumed", "not_measured", "end"]
 
 
-def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, capsys):
-    step = measured(f"{WHOLE}\n{HANGS}", limit=6)
-    made = make(step)
-    assert made.codes == {"one": None}
-    assert "one: cut off at 6 s" in capsys.readouterr().out
-    assert make(step).tried == set()
+def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(stand):
+    assert stand(9, MEASURES, codes={"one": None}).codes == {"one": None}
+    assert stand(9, MEASURES).begun == []
 
 
-def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(make, tmp_path):
-    make(measured(HANGS, limit=6))
-    refuses = f"resumes and sys.exit(2)\n{WHOLE}"
-    made = make(measured(refuses))
+def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(stand, tmp_path):
+    stand(9, MEASURES, takes=OVER)
+    made = stand(9, MEASURES, takes=OVER, codes={"one": visit.REFUSED})
     assert made.codes == {"one": 0}
     runs = {Path(name).parts[1] for name in held_by(tmp_path / "out")["first.tgz"]}
     assert runs == {"one", "refused-one"}
 
 
-COUNTS = """
-import json, pathlib, sys
-with (pathlib.Path(sys.argv[-1]) / "samples.jsonl").open("a") as journal:
-    print(json.dumps({"kind": "note", "about": "counters", "text": "counted"}), file=journal)
-"""
-
-
-def test_counting_adds_to_the_run_of_another_step_once_that_is_there(make, tmp_path, capsys):
-    run = measured(name="matmuls")
-    counters = Step("counters", 1, 9, python(COUNTS), archive="first", counts="matmuls")
-    assert make(counters).codes == {}
-    assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
-    assert make(run, counters).codes == {"matmuls": 0, "counters": 0}
+def test_counting_adds_to_the_run_of_another_step_once_that_is_there(stand, tmp_path, capsys):
+    counters = Step("counters", 1, 9, archive="first", counts="one")
+    assert stand(9, counters).codes == {}
+    assert "counters: not begun, there is no run of one" in capsys.readouterr().out
+    assert stand(9, MEASURES, counters).codes == {"one": 0, "counters": 0}
     (name,) = held_by(tmp_path / "out")["first.tgz"]
     assert "counted" in text_of(tmp_path / "out", "first.tgz", name).splitlines()[-1]
 
 
-CHILDREN = """
-import os, subprocess, sys, time
-child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-print(os.getpid(), flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_step_past_its_limit_is_killed_with_children_that_lead_a_session_of_their_own(make, tmp_path):
-    began = time.monotonic()
-    make(Step("hangs", 1, 3, python(CHILDREN)), seconds=100)
-    assert time.monotonic() - began < 10
+    make(Step("hangs", 1, 3, "sh -c 'setsid sleep 60 & echo $$ $!; wait'"))
     for pid in text_of(tmp_path / "out", "logs.tgz", "logs/hangs.log").split()[:2]:
         until(lambda pid=pid: is_gone(pid))
 
@@ -356,13 +304,18 @@ def is_gone(pid: str) -> bool:
     return not status.exists() or "zombie" in status.read_text()
 
 
-def test_what_is_never_left_out_keeps_its_time(make):
-    """The step before it hangs, and may have all but that; the visit is over in time."""
-    began = time.monotonic()
-    hangs = Step("hangs", 1, 600, python(HANGS))
-    made = make(hangs, Step("must", 5, 6, exits(0), must=True), seconds=10)
+def until(holds):
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")
+
+
+def test_what_is_never_left_out_keeps_its_time(stand):
+    """The step before it hangs, and may have all but that."""
+    made = stand(1, Step("hangs", 1, 600), Step("must", 20, 25, must=True), takes={"hangs": 600})
     assert made.codes == {"hangs": None, "must": 0}
-    assert time.monotonic() - began < 10.5
 
 
 @pytest.mark.parametrize(
@@ -373,10 +326,10 @@ def test_what_is_never_left_out_keeps_its_time(make):
     ],
 )
 def test_another_card_or_triton_is_refused(make, monkeypatch, name, other, message):
-    make(Step("one", 1, 9, exits(0)))
+    make(Step("one", 1, 9, "true"))
     monkeypatch.setattr(visit, name, lambda *query: other)
     with pytest.raises(ValueError, match=message):
-        make(Step("one", 1, 9, exits(0)))
+        make()
 
 
 def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
@@ -390,61 +343,48 @@ def test_an_archive_that_is_damaged_is_named(make, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "first.tgz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"first\.tgz cannot be unpacked"):
-        make(Step("one", 1, 9, exits(0)))
+        make()
 
 
-HELD_UP = """
-from results import visit
-from results.visit import Step
-import sys
-visit.smi = lambda query: "H100"
-visit.triton_version = lambda: "3.9.0"
-steps = tuple(Step(**about) for about in {steps!r})
-sys.exit(visit.main(["--out={out}"], steps))
-"""
+@pytest.fixture
+def held_up(monkeypatch, tmp_path):
+    """`held_up(*steps)`: the number of a process, a fork of this one, whose visit is in the last of `steps`."""
+    monkeypatch.setattr(Stand, "had_s", {}, raising=False)
+
+    def begin(*steps: Step) -> int:
+        class HeldUp(Stand):
+            def execute(self, command, title, *limits):
+                code = super().execute(command, title, *limits)
+                if title == steps[-1].name:
+                    (tmp_path / "begun").touch()
+                    Visit.execute(self, ["sleep", "9"], title, *limits)
+                return code
+
+        monkeypatch.setattr(visit, "Visit", HeldUp)
+        if not (pid := os.fork()):
+            os._exit(visit.main([f"--out={tmp_path / 'out'}"], steps))
+        until((tmp_path / "begun").exists)
+        return pid
+
+    return begin
 
 
-def held_up(steps: list[dict], folder: Path, archive: str) -> subprocess.Popen:
-    """A visit to the folder `out` in `folder` that has begun the run of this archive."""
-    command = [sys.executable, "-c", HELD_UP.format(steps=steps, out=folder / "out")]
-    process = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(folder)}, cwd=ROOT)
-    until(lambda: list(folder.glob(f"roofline-visit-*/{archive}/*/*/begun")))
-    return process
-
-
-def test_killed_in_a_step_the_archives_before_it_are_whole(make, tmp_path):
-    """The step waits to be killed in, until a file is there."""
-    waits = f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.05)\n"
-    first = {"name": "first", "seconds": 1, "limit": 60, "selects": "test_one", "archive": "before"}
-    second = {"name": "second", "seconds": 1, "limit": 60, "selects": "test_two", "archive": "killed"}
-    first["command"] = measures()
-    second["command"] = measures(f"(run / 'begun').write_text('')\n{waits}{WHOLE}")
-    process = held_up([first, second], tmp_path, "killed")
-    process.kill()
-    process.wait()
-    (tmp_path / "go").write_text("")  # who was waiting ends
+def test_killed_in_a_step_the_archives_before_it_are_whole(held_up, stand, tmp_path):
+    second = Step("two", 1, 60, selects="test_two", archive="killed")
+    pid = held_up(MEASURES, second)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     held = held_by(tmp_path / "out")
-    assert len(held["before.tgz"]) == 1
+    assert len(held["first.tgz"]) == 1
     assert "killed.tgz" not in held
-    made = make(Step(**first), Step(**second))
-    assert made.codes == {"first": 0, "second": 0}
-    assert made.tried == {"second"}
+    assert stand(9, MEASURES, second).begun == ["two"]
 
 
-def until(holds, within_s=30.0):
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_visit_that_is_interrupted_saves_what_its_step_has(tmp_path):
-    steps = [{"name": "one", "seconds": 1, "limit": 60, "selects": "test_one", "archive": "first"}]
-    steps[0]["command"] = measures("(run / 'begun').write_text('')\n" + HANGS)
-    process = held_up(steps, tmp_path, "first")
-    process.terminate()
-    assert process.wait(20) == 130
-    assert len(held_by(tmp_path / "out")["first.tgz"]) == 2
+def test_a_visit_that_is_interrupted_saves_what_its_step_has(held_up, tmp_path):
+    pid = held_up(MEASURES)
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert held_by(tmp_path / "out")["first.tgz"] == [f"first/one/{RUN}/samples.jsonl"]
 
 
 def test_a_first_visit_too_short_is_refused_and_minutes_of_make_gpu_count_from_its_own_start(tmp_path):

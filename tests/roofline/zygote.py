@@ -79,7 +79,7 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
 
     It draws pictures where `env` has DRAW, has the shares that SHARES says, and stands in for torchrun with as many
-    ranks as RANKS says, on as many nodes as NODES.
+    ranks as RANKS says.
     """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -94,63 +94,64 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     quicken("DRAW" in env, env.get("SHARES", ""))
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
-    if "RANKS" in env:
-        code = torchrun(int(env["RANKS"]), int(env.get("NODES", "1")), arguments)
-    else:
-        code = __import__("pytest").main(arguments)
+    code = torchrun(int(env["RANKS"]), arguments) if "RANKS" in env else __import__("pytest").main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # what it imported takes long to end
 
 
-def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
+def torchrun(ranks: int, arguments: list[str]) -> int:
     """As `torchrun --nproc-per-node RANKS -m pytest`, with a fork for each rank: the store of all is this process's,
-    and where a rank ends with an exit code, the others get SIGTERM, and SIGKILL a while later. With several nodes, that
-    is each node's affair, and the store ends with the first one's ranks."""
+    and where a rank ends with an exit code, the others get SIGTERM, and SIGKILL a while later."""
     from torch.distributed import TCPStore
 
     if "--benchmark-only" in arguments:  # else Triton is imported later, to interpret
         __import__("collectives.bench.all_gather_matmul")
-    store, codes, kill_at = TCPStore("localhost", 0, is_master=True, wait_for_workers=False), {}, {}
-    about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks // nodes, "GROUP_WORLD_SIZE": nodes}
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1, "GROUP_RANK": 0}
     about |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
     about |= {"TORCHELASTIC_MAX_RESTARTS": os.environ.get("RESTARTS", 0), "OMP_NUM_THREADS": 1}
     pids = []
     for rank in range(ranks):
-        if not (pid := os.fork()):
-            numbers = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
-            os.environ.update({name: str(value) for name, value in (about | numbers).items()})
-            os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
-            code, (of_rank, place, deed) = 1, (os.environ.get("FAULT") or "none nowhere nothing").split()
-            if (of_rank, place) == (str(rank), "words"):
-                arguments = [*arguments, deed]
-            try:
-                code = __import__("pytest").main(arguments)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)  # what was inherited of the store has a thread that is not here
+        pid = os.fork()
+        if not pid:
+            be_rank(rank, {name: str(value) for name, value in about.items()}, arguments)
         pids.append(pid)
-    of_nodes = [pids[first : first + ranks // nodes] for first in range(0, ranks, ranks // nodes)]
+    codes: dict[int, int] = {}
+    kill_at = math.inf
     while len(codes) < ranks:
-        for node_pids in of_nodes:
-            for pid in set(node_pids) - set(codes):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    codes[pid] = os.waitstatus_to_exitcode(status)
-            left = set(node_pids) - set(codes)
-            if any(codes.get(pid) for pid in node_pids) and node_pids[0] not in kill_at:
-                kill_at[node_pids[0]] = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-                signal_all(signal.SIGTERM, left)
-            if time.monotonic() > kill_at.get(node_pids[0], math.inf):
-                signal_all(signal.SIGKILL, left)
-        if nodes > 1 and not set(of_nodes[0]) - set(codes):
-            store = None
+        left = set(pids) - set(codes)
+        for pid in left:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        left -= set(codes)
+        if any(codes.values()) and kill_at == math.inf:
+            kill_at = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+            signal_all(signal.SIGTERM, left)
+        if time.monotonic() > kill_at:
+            signal_all(signal.SIGKILL, left)
         time.sleep(0.02)
     print("exit codes of the ranks:", *[codes[pid] for pid in pids], flush=True)
     return int(any(codes.values()))
+
+
+def be_rank(rank: int, about: dict[str, str], arguments: list[str]) -> None:
+    """Be a rank's process. Does not return."""
+    os.environ.update(about | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
+    of_rank, place, deed = (os.environ.get("FAULT") or "none nowhere nothing").split()
+    if (of_rank, place) == (str(rank), "words"):
+        arguments = [*arguments, deed]
+    code = 1
+    try:
+        code = __import__("pytest").main(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # what was inherited of the store has a thread that is not here
 
 
 def signal_all(number: int, pids: set[int]) -> None:

@@ -28,32 +28,27 @@ def attention(frame):
     figure = theme.new(12.5, 4.6 * len(masks))
     theme.about(figure, frame, "Attention over lengths, and the power of the length by which each line grows")
     words = "batch {}, heads {}, width {}".format(*size)
-    slopes = []
     for mask, axes_of_mask in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
         for axes, panel in zip(axes_of_mask, PANELS, strict=True):
-            axes.set_title(f"{mask}, {words}", loc="left", size=10.5)
-            slopes.append(_panel(axes, rows[rows["mask"] == mask], looks, *panel))
-    figure.axes[0].legend(loc="upper left", frameon=False, fontsize=9)
-    theme.separate(figure, slopes)
+            axes.set_title(f"{mask}, {words}")
+            _panel(axes, rows[rows["mask"] == mask], looks, *panel)
+    theme.lay_out(figure)
     return figure
 
 
-def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: str) -> list:
-    """A line for each contender whose `field` was measured in this part, and behind its end the power of the length by
-    which the last two points grow; a single point has none. Returns the labels."""
+def _panel(axes, rows, looks: dict, field: str, part: str, unit: float, label: str) -> None:
+    """A line for each contender whose `field` was measured in this part, and in the legend the power of the length by
+    which its last two points grow; a single point has none."""
     points = rows[(rows["part"] == part) & rows[field].notna()].sort_values("m")
     axes.set(xscale="log", yscale="log", xlabel="length", ylabel=label)
-    slopes = []
     for name, line in points.groupby("contender", sort=False):
         xs = line["m"].to_numpy(float)
         ys = line[field].to_numpy() / unit
-        axes.plot(xs, ys, **looks[name], markersize=6, markeredgecolor="white", label=name)
+        words = name
         if len(xs) > 1:
             power = np.diff(np.log(ys[-2:])) / np.diff(np.log(xs[-2:]))
-            look = {"color": looks[name]["color"], "va": "center", "fontsize": 8.5}
-            slopes.append(theme.note(axes, f"{power.item():.1f}", (xs[-1], ys[-1]), (9, 0), **look))
-    axes.margins(x=0.25, y=0.1)
-    axes.autoscale_view()
+            words += f": {power.item():.1f}"
+        axes.plot(xs, ys, **looks[name], markersize=6, markeredgecolor="white", label=words)
     theme.plain_numbers(axes)
     axes.set_xticks(points["m"].unique())
-    return slopes
+    axes.legend(loc="upper left", frameon=False, fontsize=8.5)

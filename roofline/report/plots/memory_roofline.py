@@ -1,17 +1,15 @@
 """The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof; and beside it the
 bytes/s of few rows, which a roofline hides."""
 
-from dataclasses import dataclass
-from itertools import cycle
-from typing import Any
-
 import numpy as np
 
+from roofline.analysis.tokens import compared
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
-from roofline.report.format import flops_text, percent_text, rate_text
+from roofline.report.format import flops_text, rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.throughput import summary
 from roofline.store.run import AGAIN
 from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import Roof
@@ -24,137 +22,114 @@ FEW_ROWS = 64
 MARKS = (*MARKERS, "<", ">", "p")
 """Marks that tell layers at a tp, and shapes of a file, from one another."""
 
-MANY = "shapes of a file"
+MANY = "many shapes"
 """The name of all shapes where there are more of them than marks: they look alike, and no line joins them."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
 
-LOOKS = {"datasheet": {"color": GREY, "ls": "--", "lw": 1.3}, "measured": {"color": DARK, "lw": 2}}
-"""How each kind of roof is drawn."""
-THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8}
+ASIDE = 1.035
+"""The factor between the places of two contenders on one shape, which share an intensity."""
 
-
-@dataclass
-class Panel:
-    """One dtype's panel: its cases, its roofs, and the looks that all panels share."""
-
-    rows: Any
-    roofs: dict[str, Roof]
-    """Of `LOOKS` those that are known, in that order."""
-    colours: dict
-    """{contender: colour}."""
-    marks: dict
-    """{split: look}, a split being a layer at a tp, or a shape of a file."""
-
-    @property
-    def few(self):
-        """The cases of few rows, and those under the ridge."""
-        ridge = self.roofs["measured"].ridge if "measured" in self.roofs else 0
-        rows = self.rows[self.rows["m"].notna()]
-        return rows[rows["m"].le(FEW_ROWS) | rows["x"].lt(ridge)]
+ROOFS = {"datasheet": {"color": GREY, "ls": "--", "lw": 1.3}, "measured": {"color": DARK, "lw": 2}}
+"""Roofs, by their name in the `attrs` of a frame, and how each is drawn."""
 
 
 def memory_roofline(frame):
     """The figure, a row of panels for each dtype; None where no case computes from device memory."""
-    run_frame = frame
-    frame = frame[frame["analysis"] == "throughput"]
-    frame = frame[frame["contender"] != frame["baseline"] + AGAIN]  # it lies on the baseline's points
-    if frame.empty:
+    cases = frame[frame["analysis"] == "throughput"]
+    cases = cases[cases["contender"] != cases["baseline"] + AGAIN]  # it lies on the baseline's points
+    if cases.empty:
         return None
-    frame = frame.assign(split=_splits(frame), x=frame["device_intensity"])
-    for end in ("", "_low", "_high"):
-        frame[f"y{end}"] = 1e12 * frame[f"tflops{end}"]
-    colours = theme.colours(frame["contender"].unique())
-    marks = {}
-    for split, mark in zip(frame["split"].unique(), cycle(MARKS)):
-        marks[split] = {"marker": mark}
-    marks[MANY] = {"marker": "o", "ls": "none"}
-    known = {"datasheet": run_frame.attrs.get("datasheet", {}), "measured": run_frame.attrs.get("roofs", {})}
+    cases = _placed(cases)
     panels = []
-    for dtype, rows in frame.groupby("dtype", sort=False):
+    for dtype, rows in cases.groupby("dtype", sort=False):
         roofs = {}
-        for name, of_dtype in known.items():
-            if dtype in of_dtype:
-                roofs[name] = of_dtype[dtype]
-        panels.append(Panel(rows, roofs, colours, marks))
+        for name in ROOFS:
+            if roof := frame.attrs.get(name, {}).get(dtype):
+                roofs[name] = roof
+        panels.append((rows, roofs, _few(rows, roofs)))
     figure = theme.new(12.5, 5.8 * len(panels) + 0.6)
-    theme.about(figure, run_frame, finding(frame))
-    widths = (5, 3) if any(len(panel.few) for panel in panels) else (5,)
+    theme.about(figure, frame, finding(cases))
+    widths = (5, 3) if any(len(few) for _, _, few in panels) else (5,)
     every_axes = figure.subplots(len(panels), len(widths), squeeze=False, width_ratios=widths)
     labels = []
-    for (left, *right), panel in zip(every_axes, panels, strict=True):
-        labels.append(_draw(left, panel))
+    for (left, *right), (rows, roofs, few) in zip(every_axes, panels, strict=True):
+        labels.append(_draw(left, rows, roofs))
         for axes in right:
-            _few_rows(axes, panel)
+            _few_rows(axes, few, roofs)
     theme.separate(figure, labels)
     return figure
 
 
-def _splits(frame):
-    """The meaning of each case's mark: its layer and tp, or the shape of a file."""
-    shapes = frame.apply(shape_text, axis=1)
-    if shapes[shapes != ""].nunique() > len(MARKS):
-        shapes = shapes.where(shapes == "", MANY)
-    layers = frame["layer"] + ", tp=" + frame["tp"].astype("string")
-    return layers.fillna("").mask(shapes != "", shapes)
+def _placed(cases):
+    """The `cases` with where each stands, `x` and `y`, a little `aside`, and its look: `color` by contender, `marker`
+    by `split`, its layer and tp or the shape of a file."""
+    names = list(cases["contender"].unique())
+    ranks = cases["contender"].map(names.index)
+    splits = cases.apply(shape_text, axis=1)
+    if splits.nunique() > len(MARKS):
+        splits[:] = MANY
+    marks = dict(zip(splits.unique(), MARKS, strict=False))
+    cases = cases.assign(
+        split=splits,
+        color=cases["contender"].map(theme.colours(names)),
+        marker=splits.map(marks),
+        aside=ASIDE ** (ranks - (len(names) - 1) / 2),
+        x=cases["device_intensity"],
+    )
+    for end in ("", "_low", "_high"):
+        cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"]
+    return cases
 
 
-def finding(frame) -> str:
-    """The contender of the best geometric mean beside the baseline, and its fraction of the roof at its most rows."""
-    is_rival = frame["rival"].eq(True).fillna(False)
-    others = frame[is_rival & frame["ratio_to_baseline"].notna()]
-    means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
-    name = frame["contender"].iloc[0]
-    text = f"FLOP/s of {name}"
-    if len(means):
-        name = means.idxmax()
-        rows = others[others["contender"] == name]
-        baseline = rows["baseline"].iloc[0]
-        text = f"{name} is {means[name]:.2f} x as fast as {baseline} in the geometric mean over {len(rows)} shapes"
-    rows = frame[(frame["contender"] == name) & frame["of_roof"].notna()]
-    most = rows[rows["m"].eq(rows["m"].max()).fillna(False)]
-    if len(most):
-        fraction = percent_text(geometric_mean(most["of_roof"]))
-        text += f"; {fraction} of the roof at M = {most['m'].iloc[0]}"
+def _few(rows, roofs: dict[str, Roof]):
+    """The cases of few rows, and those under the ridge."""
+    ridge = roofs["measured"].ridge if "measured" in roofs else 0
+    rows = rows[rows["m"].notna()]
+    return rows[rows["m"].le(FEW_ROWS) | rows["x"].lt(ridge)]
+
+
+def finding(cases) -> str:
+    """How fast the contender of the best geometric mean is beside the baseline."""
+    rivals = compared(cases[cases["rival"].eq(True).fillna(False)])
+    if rivals.empty:
+        return f"FLOP/s of {cases['contender'].iloc[0]}"
+    means = rivals.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
+    (text,) = summary(rivals[rivals["contender"] == means.idxmax()])
     return text
 
 
-def _draw(axes, panel: Panel) -> list:
+def _draw(axes, rows, roofs: dict[str, Roof]) -> list:
     """FLOP/s over intensity; returns the labels."""
-    _roofs(axes, panel)
-    _points(axes, panel, panel.rows)
-    labels = _labels(axes, panel.rows)
+    _roofs(axes, rows, roofs)
+    _points(axes, rows)
+    labels = _labels(axes, rows)
     axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
     axes.yaxis.set_major_formatter(lambda flops, place: flops_text(flops))
-    _legend(axes, panel)
+    _legend(axes, rows)
     return labels
 
 
-def _roofs(axes, panel: Panel) -> None:
+def _roofs(axes, rows, roofs: dict[str, Roof]) -> None:
     """Limits that hold all points and roofs, the roofs, and fractions of the measured one."""
-    xs = [*panel.rows["x"]]
-    ys = [*panel.rows["y"]]
-    for roof in panel.roofs.values():
+    xs = [*rows["x"]]
+    ys = [*rows["y"]]
+    for roof in roofs.values():
         xs += [roof.ridge / 8, 2 * roof.ridge]
         ys.append(roof.flops)
     left, right = min(xs) / 1.6, max(xs) * 3.5
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(ys) / 2.2, max(ys) * 2.2))
     theme.plain_numbers(axes)
-    for name, roof in panel.roofs.items():
+    for name, roof in roofs.items():
         xs = [left, roof.ridge, right]
-        ys = np.array([roof.at(x) for x in xs])
+        ys = [roof.at(x) for x in xs]
         rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
-        axes.plot(xs, ys, label=f"{name}: {rates}", **LOOKS[name])
-    if "measured" not in panel.roofs:
-        return
-    ridge = roof.ridge
-    axes.plot(ridge, ys[1], marker="o", color=DARK, markersize=6, zorder=3)
-    theme.note(axes, f"ridge {rate_text(ridge)} FLOP/byte", (ridge, ys[1]), (-8, 6), ha="right", va="bottom")
-    look = {"color": GREY, "fontsize": 8, "ha": "right", "va": "center"}
-    for fraction in ISOLINES:
-        axes.plot(xs, fraction * ys, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
-        theme.note(axes, f"{100 * fraction:.0f} %", (right, fraction * ys[2]), (-2, 0), **look)
+        axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
+    if "measured" in roofs:
+        look = {"color": GREY, "lw": 0.7, "alpha": 0.7, "zorder": 1}
+        axes.plot(xs, np.outer(ys, ISOLINES), **look)
+        axes.plot([], [], label="50, 75 and 90 % of it", **look)
 
 
 def _labels(axes, rows) -> list:
@@ -169,61 +144,44 @@ def _labels(axes, rows) -> list:
     return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")
 
 
-def _points(axes, panel: Panel, frame, line: str = "none") -> None:
-    """Points by contender and split; they share an x at each shape, so neighbours step a little to the side."""
-    names = list(panel.colours)
-    for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
-        look = {"ls": line, "lw": 0.6, "color": panel.colours[name]} | panel.marks[split]
-        xs = rows["x"] * 1.035 ** (names.index(name) - (len(names) - 1) / 2)
-        theme.points(axes, xs, rows["y"], look, yerr=style.interval(rows, "y"))
-        hot = rows["throttled"].eq(True).fillna(False)
-        axes.plot(xs[hot], rows["y"][hot], ls="none", zorder=3, **THROTTLED)
+def _points(axes, cases, line: str = "none") -> None:
+    """Points with their intervals; a `line` joins those of a contender on one split."""
+    for (_, split), rows in cases.groupby(["contender", "split"], sort=False):
+        look = {"lw": 0.6, "ls": "none" if split == MANY else line}
+        look |= rows[["color", "marker"]].iloc[0].to_dict()
+        theme.points(axes, rows["x"] * rows["aside"], rows["y"], look, yerr=style.interval(rows, "y"))
 
 
-def _legend(axes, panel: Panel) -> None:
-    """Roofs, colours of contenders, marks of splits, and what else the points are."""
-    rows = panel.rows
-    looks = {name: {"color": colour} for name, colour in panel.colours.items()}
-    for split in rows["split"].unique():
+def _legend(axes, rows) -> None:
+    """Roofs, colours of contenders, marks of splits, and how many cases had their clock held down."""
+    look = {"ls": "none", "marker": "o", "color": GREY}
+    for name, color in rows[["contender", "color"]].drop_duplicates("contender").to_numpy():
+        axes.plot([], [], label=name, **look | {"color": color})
+    for split, marker in rows[["split", "marker"]].drop_duplicates().to_numpy():
         if split:
-            looks[split] = panel.marks[split]
-    if rows["throttled"].eq(True).any():
-        looks["throttled"] = THROTTLED
-    for name, look in looks.items():
-        look = {"ls": "none", "marker": "o", "color": GREY} | look
-        axes.plot([], [], label=name, **look)
+            axes.plot([], [], label=split, **look | {"marker": marker})
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
+    if hot := rows["throttled"].eq(True).sum():
+        title += f"; throttled in {hot} of {len(rows)}"
     axes.legend(loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
 
 
-def _few_rows(axes, panel: Panel) -> None:
+def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
     """GB/s over rows, each byte once, under what was read and what the matmul roof leaves of it."""
-    rows = panel.few.sort_values("m")
     if rows.empty:
         axes.set_axis_off()
         return
-    rows = rows.assign(x=rows["m"].astype(float))
+    rows = rows.sort_values("m").assign(x=rows["m"].astype(float))
     for name in ("y", "y_low", "y_high"):
         rows[name] /= 1e9 * rows["device_intensity"]
     axes.set_xscale("log", base=2)
     axes.set_xticks(rows["x"].unique())
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
     axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
-    axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
-    _points(axes, panel, rows, "-")
-    if "measured" in panel.roofs:
-        _roof_of_few(axes, panel.roofs["measured"], rows)
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-
-
-def _roof_of_few(axes, roof: Roof, rows) -> None:
-    """The rate at which memory was read, less where the matmul takes longer than that."""
-    intensity = rows.groupby("x")["device_intensity"].median()
-    left = axes.get_xlim()[0]
-    xs = np.geomspace(left, rows["x"].max(), 200)
-    intensities = np.interp(xs, [0, *intensity.index], [0, *intensity])
-    read = roof.read_bytes_per_s / 1e9
-    ys = np.minimum(roof.flops / 1e9 / intensities, read)
-    axes.plot(xs, ys, color=DARK, linewidth=2)
-    theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")
+    axes.set_title("few rows: bytes, each once, over time")
+    _points(axes, rows, "-")
+    if "measured" in roofs:
+        intensity = rows.groupby("x")["device_intensity"].median()
+        bound = intensity.map(roofs["measured"].at) / intensity / 1e9
+        axes.plot(bound, color=DARK, linewidth=2)
+    axes.set_ylim(bottom=0)

@@ -9,8 +9,6 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.operations.gathering import exercise_wire, scaling
-from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
@@ -21,8 +19,6 @@ PANEL_IN, MORE_IN = 3.6, 0.8
 
 ASIDE = 0.004
 """Distance between the arms of one shape, of the width of the axes."""
-
-FRAME = ("data", "axes fraction")
 
 
 def network_roofline(frame):
@@ -41,7 +37,6 @@ def network_roofline(frame):
     _scales(every_axes, valid)
     looks = style.styles(valid["contender"])
     labels = []
-    handles = {}
     for axes, (name, rows) in zip(every_axes, panels, strict=True):
         drawn = valid[valid["panel"] == name]
         _bounds(axes)
@@ -49,9 +44,7 @@ def network_roofline(frame):
         _titles(axes, rows, drawn, best.get(name))
         if len(drawn):
             labels.append(_labels(axes, drawn))
-        for handle in axes.get_legend_handles_labels()[0]:
-            handles[handle.get_label()] = handle
-    style.legend(every_axes[-1], list(handles.values()), 4, title="95 % intervals", title_fontsize=8.5)
+    theme.legend(figure)
     theme.separate(figure, labels)
     return figure
 
@@ -94,28 +87,21 @@ def _scales(every_axes, valid) -> None:
     top = first.secondary_xaxis("top")
     top.set_xticks(ticks, intensities, fontsize=9, color=GREY)
     top.minorticks_off()
-    top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
-    every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
+    top.set_xlabel(
+        "FLOP per received byte on the exercise's chip, of 275 TFLOP/s and 100 GB/s",
+        loc="right",
+        fontsize=9,
+        color=GREY,
+    )
+    every_axes[-1].set_xlabel("T_gemm / T_comm: below 1 the wire sets the pace, above it the matmul")
 
 
 def _bounds(axes) -> None:
-    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
-    ideal = "ideal: only the longer of matmul and wire"
-    axes.plot(
-        xs,
-        np.minimum(1, xs),
-        color=DARK,
-        lw=2,
-        label=ideal,
-    )
-    axes.plot(
-        xs,
-        xs / (1 + xs),
-        color=DARK,
-        lw=1.3,
-        ls="--",
-        label="both, one after the other",
-    )
+    """The roof, the bound of what runs one after the other, and the threshold."""
+    low, high = axes.get_xlim()
+    xs = np.sort([1, *np.geomspace(low, high, 200)])
+    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, label="ideal: only the longer of matmul and wire")
+    axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
     axes.set_ylabel("share of the lone matmul's speed")
 
@@ -138,7 +124,10 @@ def _titles(axes, rows, drawn, best) -> None:
     layer_of = dict(rows[["op", "layer"]].drop_duplicates("op").to_numpy())
     below = []
     if len(drawn):
+        wire = drawn["wire"].mode()[0]
+        balances = style.range_of(drawn["balance"][drawn["wire"] == wire])
         below.append(style.link_text(drawn))
+        below.append(f"1 is {balances} FLOP/byte here, measured on wire {wire}, each by its own matmul")
     if len(layer_of) > 1:
         below.append(", ".join(f"{layer}: {op}" for op, layer in layer_of.items()))
     others = rows[rows["own_fabric"]].drop_duplicates("contender")
@@ -146,50 +135,26 @@ def _titles(axes, rows, drawn, best) -> None:
         fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
     below += style.left_out(rows, void=True)
-    title = _where(best) if best else ", ".join(layer_of)
-    above = 34 if axes.get_subplotspec().is_first_row() else 6
-    style.title(axes, title, *below, above=above)
+    title = ", ".join(layer_of)
+    if best:
+        title = f"{best.op} at T_gemm / T_comm = {best.ratio:.2f}"
+        if best.gain_all_cores > 0:
+            title += f", {best.gain_all_cores:.2f} x over serial on all cores"
+    axes.set_title("\n".join([title, *below]))
 
 
-def _where(row) -> str:
-    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could be."""
-    text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
-    if row.of_own_ideal > 0:
-        text += f", {percent_text(row.of_own_ideal)} of what its schedule allows"
-    if row.gain_all_cores > 0:
-        text += f", {row.gain_all_cores:.2f} x over serial on all cores"
-    return text
-
-
-def _labels(axes, valid) -> list:
-    """A word under each shape's lowest point that tells it from the others; and the threshold, by the wire of most."""
-    shapes = valid.drop_duplicates("shape")
-    wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
-    _threshold(axes, shapes[shapes["wire"] == wire])
-    usual = valid[valid["ranks"] == ranks]
+def _labels(axes, drawn) -> list:
+    """A word under each shape's lowest point that tells it from the others."""
+    wire = drawn["wire"].mode()[0]
+    ranks = drawn["ranks"].mode()[0]
+    usual = drawn[drawn["ranks"] == ranks]
 
     def name(row) -> str:
-        unusual = []
+        text = style.label(row, usual)
         if row.wire != wire:
-            unusual.append(row.wire)
-        if row.ranks != ranks:
-            unusual.append(f"P={row.ranks}")
-        text = ", ".join(unusual) or style.label(row, usual)
-        return f"{row.layer} {text}" if valid["op"].nunique() > 1 else text
+            text = row.wire
+        elif row.ranks != ranks:
+            text = f"P={row.ranks}"
+        return f"{row.layer} {text}" if drawn["op"].nunique() > 1 else text
 
-    return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
-
-
-def _threshold(axes, shapes) -> None:
-    """The sides of the threshold, and its value: on the exercise's chip, and here on the wire of most shapes."""
-    look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
-    theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
-    theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
-    first = next(shapes.itertuples())
-    balances = style.range_of(shapes["balance"])
-    text = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
-    text += f"\nhere {balances} measured on wire {first.wire}, each by its own matmul"
-    if first.wire == exercise_wire(first.model, first.dtype):
-        text += f"\nasked for {scaling(first.model, first.dtype)}"
-    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
-    theme.note(axes, text, (1, 0), (points, 6), ha=side, va="bottom", **look)
+    return theme.name_lowest(axes, drawn, "shape", "ratio", "share_low", name)

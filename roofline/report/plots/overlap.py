@@ -12,18 +12,14 @@ from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import is_serial
 
 BAND = "#dddddd"
-ROW_IN, AROUND_IN = 0.44, 2.3
+ROW_IN, AROUND_IN = 0.44, 2.5
 """Inches of a row, and of all that is above and below the rows."""
 
 APART = 0.22
 """Distance between the arms of one shape, in rows. A shape with more of them than fit takes more than one row."""
 
-SHAPE, WIRE, RATIO = -265, -175, -10
-"""Where the words left of the axes stand, in points from their left side."""
-
-HEADER, HIDDEN, BEST = 10, 44, 50
-"""Where the words right of the axes stand, in points from their right side: the header of what is hidden, how much,
-and by which arm."""
+HEADERS = -0.8
+"""The row of the headers beside the axes."""
 
 OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewidth": 2}
 
@@ -31,7 +27,6 @@ OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewi
 def overlap(frame):
     """The figure; None where no case has T_gemm and T_comm."""
     import pandas
-    from matplotlib.patches import Patch
 
     cases = style.prepared(frame)
     drawn = cases[cases["timed"]]
@@ -40,15 +35,13 @@ def overlap(frame):
     looks = style.styles(drawn["contender"])
     figure = theme.new(11, AROUND_IN)
     axes = figure.add_subplot()
-    left = min(0.95, 0.97 * drawn["over_low"].min())
-    right = max(2.0, drawn["over_high"].max()) * 1.03
-    axes.set_xlim(left, right)
+    axes.use_sticky_edges = False
     axes.axvline(1, color=DARK, linewidth=2)
-    _headers(axes)
     rows = []
+    words = {HEADERS: "shape, wire, T_gemm / T_comm"}
     top = -0.5
     for op, of_op in drawn.groupby("op", sort=False):
-        _word(axes, SHAPE, top + 0.65, op, "left", weight="bold")
+        words[top + 0.65] = f"{op}:"
         top += 1
         ranked = of_op.sort_values("ratio", kind="stable")
         for _, arms in ranked.groupby("shape", sort=False):
@@ -56,62 +49,47 @@ def overlap(frame):
             middle = top + height / 2
             steps = np.arange(len(arms)) - (len(arms) - 1) / 2
             rows.append(arms.assign(y=middle + APART * steps))
-            _draw_row(axes, middle, height - 0.28, arms, drawn, looks)
+            words[middle] = _draw_row(axes, middle, height - 0.28, arms, drawn, looks)
             top += height
     figure.set_figheight(ROW_IN * (top + 1.5) + AROUND_IN)
-    axes.set_ylim(top, -0.8)
-    axes.set_yticks([])
+    axes.set_ylim(top, HEADERS)
+    axes.set_yticks([*words], [*words.values()], fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    _word(axes, HEADERS, "hidden by the best arm")
     placed = pandas.concat(rows)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["contender"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
     links = style.link_text(drawn[~drawn["own_fabric"]])
-    left_out = style.left_out(cases, void=False)
-    style.title(axes, "", links, *left_out, left=-SHAPE, above=32)
-    axes.set_xlabel("time over the longer of T_gemm and T_comm")
-    axes.spines["left"].set_visible(False)
+    axes.set_title("\n".join([links, *style.left_out(cases, void=False)]))
+    axes.set_xlabel(
+        "time over the longer of T_gemm and T_comm\nat 1 an arm pays that alone, where the band ends both in turn"
+    )
     axes.plot([], [], color=GREY, **OWN_IDEAL, label="own ideal: what its schedule allows")
-    handles, _ = axes.get_legend_handles_labels()
-    style.legend(axes, [*handles, Patch(color=BAND, label="what overlapping can hide")], columns=3)
-    theme.lay_out(figure, w_pad=0.08)
+    axes.fill_between([], [], color=BAND, label="what overlapping can hide")
+    theme.legend(figure)
+    theme.lay_out(figure)
     return figure
 
 
-def _headers(axes) -> None:
-    """Headers of the columns beside the axes, and the meaning of 1 and 2 on them."""
-    look = {"color": GREY, "va": "bottom"}
-    _word(axes, SHAPE, -0.8, "shape", "left", **look)
-    _word(axes, WIRE, -0.8, "wire", "left", **look)
-    _word(axes, RATIO, -0.8, "T_gemm / T_comm", "right", **look)
-    _word(axes, HEADER, -0.8, "hidden by the best arm", "left", **look)
-    look = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
-    theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **look)
-    theme.note(axes, "pays both, in turn \u25b6", (min(2, axes.get_xlim()[1]), 1), (4, 18), ha="right", **look)
+def _word(axes, y: float, text: str, **look) -> None:
+    """Text to the right of row `y`."""
+    theme.note(axes, text, (1, y), (10, 0), ("axes fraction", "data"), va="center", **look)
 
 
-def _word(axes, points: float, y: float, text: str, side: str, *, va: str = "center", **look) -> None:
-    """Text beside the axes at row `y`: so many points from the left side if they are below 0, else from the right."""
-    edge = 1.0 if points > 0 else 0.0
-    of = "axes fraction", "data"
-    theme.note(axes, text, (edge, y), (points, 0), of, ha=side, va=va, **look)
-
-
-def _draw_row(axes, y: float, height: float, arms, drawn, looks: dict) -> None:
-    """The band of one shape, and the words left and right of it."""
+def _draw_row(axes, y: float, height: float, arms, drawn, looks: dict) -> str:
+    """The band of one shape, and the words right of it; returns those to the left."""
     first = next(arms.itertuples())
     both = (first.t_gemm_s + first.t_comm_s) / first.ideal_s
     axes.barh(y, both - 1, height, left=1, color=BAND, alpha=0.5 if first.void else 1)
-    axes.vlines(both, y - height / 2, y + height / 2, DARK, linewidth=1.5)
-    _word(axes, SHAPE, y, style.label(first, drawn), "left")
-    _word(axes, WIRE, y, first.wire, "left")
-    _word(axes, RATIO, y, f"{first.ratio:.2f}", "right")
     if first.void:
-        _word(axes, HEADER, y, style.void_text(first), "left", color=GREY)
+        _word(axes, y, style.void_text(first), color=GREY)
     hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()  # a void one has none
     if len(hidden):
         best = hidden.idxmax()
-        _word(axes, HIDDEN, y, f"{100 * hidden[best]:.0f} %", "right", weight="bold")
-        _word(axes, BEST, y, best, "left", color=looks[best]["color"])
+        _word(axes, y, f"{100 * hidden[best]:.0f} % {best}", color=looks[best]["color"], weight="bold")
+    return f"{style.label(first, drawn)}, {first.wire}, {first.ratio:.2f}"
 
 
 def _points(axes, arm: str, placed, look: dict) -> None:

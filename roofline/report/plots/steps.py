@@ -10,7 +10,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 def _whole_steps(run) -> list[tuple]:
     """(shape, contender, costs) of each whole step that was looked at, of the widest model."""
-    steps_of_width = {}
+    steps_of_width: dict[int, list] = {}
     for shape, name in run.cases():
         costs = shape.entrants[name].get("costs", {})
         if "optimizer" in costs.get("memory_timeline", {}):
@@ -40,9 +40,8 @@ def step_memory(run):
         axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}: {max(ys):,.0f} MB at most")
     axes.axhline(kept_bytes / 1e6, color=theme.GREY, linestyle=":", label="weights and optimizer")
     axes.set_ylim(bottom=0)
-    axes.set_xticks(np.arange(len(PHASES)) + 0.5, PHASES)
-    for start in range(1, len(PHASES)):
-        axes.axvline(start, color=theme.GREY, linewidth=0.8)
+    axes.set_xticks(range(len(PHASES)), PHASES, ha="left")
+    axes.grid(axis="x")
     axes.legend(frameon=False, fontsize=9)
     size = "-".join(shape.id.split("-")[1:5])
     theme.about(figure, frame_of(run), f"Memory over a step of {size}")

@@ -1,8 +1,7 @@
 """The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
-from roofline.report.format import number_text
+from roofline.report.format import rate_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import GREY
 from roofline.report.tables import named
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
@@ -49,11 +48,10 @@ def styles(arms) -> dict[str, dict]:
     The colour-blind can tell the colours apart. Serial is grey: it is what the others are measured against.
     """
     arms = list(dict.fromkeys(arms))
-    looks = {}
+    looks: dict[str, dict] = {}
     for name, arm in ARMS.items():
-        color, marker = arm.look
-        looks[name] = {"color": color, "marker": marker}
-        looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
+        look = dict(zip(("color", "marker"), arm.look, strict=True))
+        looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}
     looks |= theme.looks([arm for arm in arms if arm not in looks])
     return {arm: look for arm, look in looks.items() if arm in arms}
 
@@ -63,17 +61,6 @@ def interval(frame, name: str) -> list:
     below = frame[name] - frame[f"{name}_low"]
     above = frame[f"{name}_high"] - frame[name]
     return [below.clip(lower=0), above.clip(lower=0)]
-
-
-def legend(axes, handles: list, columns: int, **words) -> None:
-    """A legend under the axes and their label, in at most so many columns."""
-    from matplotlib.transforms import ScaledTranslation
-
-    if len(handles) <= 4:
-        columns = len(handles)
-    under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": under}
-    axes.legend(handles=handles, ncols=columns, fontsize=9, frameon=False, **place, **words)
 
 
 def label(row, among) -> str:
@@ -106,12 +93,9 @@ def link_text(frame) -> str:
 
 
 def range_of(values) -> str:
-    """The least and the greatest, or their median where they are the same within 3 %; no text of none."""
-    values = values.dropna()
-    is_one = values.max() <= 1.03 * values.min()
-    ends = values.agg(["median"] if is_one else ["min", "max"]).dropna()
-    texts = dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends)
-    return " to ".join(texts)
+    """The least and the greatest, or the one that both read as; no text of none."""
+    ends = values.dropna().agg(["min", "max"]).dropna()
+    return " to ".join(dict.fromkeys(map(rate_text, ends)))
 
 
 def left_out(frame, *, void: bool) -> list[str]:
@@ -130,11 +114,3 @@ def left_out(frame, *, void: bool) -> list[str]:
 
 def void_text(row) -> str:
     return f"void: link off its pace ({100 * row.link_off_pace:+.0f} %)"
-
-
-def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
-    """A title `above` the axes, from so many points `left` of them on, with smaller lines under it."""
-    for line in reversed(below):
-        theme.note(axes, line, (0, 1), (-left, above), "axes fraction", color=GREY, va="bottom")
-        above += 13
-    theme.note(axes, text, (0, 1), (-left, above + 2), "axes fraction", fontsize=12, va="bottom")

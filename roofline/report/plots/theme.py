@@ -11,14 +11,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
 GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
-EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 
 LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
     "text.parse_math": False,  # a `$` is no formula
     "text.usetex": False,
     "text.hinting": "none",
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
     "figure.dpi": 150,  # all texts are measured once, for the layout and for the file
     "savefig.dpi": "figure",
     "svg.fonttype": "none",
@@ -38,13 +41,13 @@ def new(width: float, height: float):
     return figure
 
 
-def lay_out(figure, **pads: float):
+def lay_out(figure):
     """Give the axes of a finished figure all the room that words and legends leave. It is done once: an engine on the
     figure would do it again for each file that is written. Returns what knows how wide a text is."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure.set_layout_engine(None)
-    ConstrainedLayoutEngine(**pads).execute(figure)
+    ConstrainedLayoutEngine().execute(figure)
     return figure.canvas.get_renderer()
 
 
@@ -64,51 +67,39 @@ def looks(names: Sequence[str]) -> dict[str, dict]:
 
 
 def about(figure, frame, finding: str) -> None:
-    """Write above the figure what it shows and, smaller, of what run, and the footer below it. The words of the run
-    are in the `attrs` of `frame`, if it has any."""
+    """Write above the figure what it shows and, smaller, of what run. The words of the run are in the `attrs` of
+    `frame`, if it has any."""
     from matplotlib.text import Annotation
 
-    title = figure.suptitle(f"{finding}\n", x=0.01, ha="left", fontsize=13)
-    run = frame.attrs.get("title", "")
-    figure.add_artist(
-        Annotation(
-            run,
-            (0, 0),
-            xycoords=title,
-            va="bottom",
-            fontsize=10.5,
-            color=GREY,
-        )
-    )
-    footer = frame.attrs.get("footer", "")
-    figure.supxlabel(
-        footer,
-        fontsize=8,
-        color=GREY,
-        x=0.01,
-        ha="left",
-    )
+    title = figure.suptitle(f"{finding}\n\n", x=0.01, ha="left", fontsize=13)
+    run = "\n".join(frame.attrs.get(name, "") for name in ("title", "footer"))
+    figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
+
+
+def legend(figure) -> None:
+    """A legend under the figure of what its axes show, each thing once."""
+    handles = {}
+    for axes in figure.axes:
+        for handle in axes.get_legend_handles_labels()[0]:
+            handles[handle.get_label()] = handle
+    look = {"loc": "outside lower center", "ncols": 4, "fontsize": 9, "frameon": False}
+    figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
 
 
 def points(axes, xs, ys, look: dict, **errors) -> None:
     """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
-    look = {"ls": "none", "markersize": 6.5} | EDGE | look
+    look = {"ls": "none", "markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6} | look
     axes.errorbar(xs, ys, **errors, **look, ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4)
 
 
 def plain_numbers(axes) -> None:
     """Write the ticks of logarithmic axes, whose limits are set, as 10, 100, 1000 instead of powers of ten; at 1, 2 and
-    5 of each decade, or at more, where that is what makes three of them."""
+    5 of each decade where these are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
-        subs = (1, 1.5, 2, 3, 5, 7)
-        if high >= 1000 * low:
-            subs = (1,)
-        elif high >= 10 * low:
-            subs = (1, 2, 5)
-        axis.set_major_locator(LogLocator(subs=subs))
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 

@@ -6,16 +6,19 @@ sample of median time, so that the figure tells how an arm behaves, not how fast
 is one block there: it does not tell when its programs waited.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from roofline.analysis.records import frame as frame_of
-from roofline.report import timelines
-from roofline.report.format import rate_text
+from roofline.report.format import time_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
-from roofline.report.timelines import HOME_UNIT, Block
 from roofline.store.run import Run
-from roofline.theory.arms import PERSISTENT, SCATTERED, base_arm
+from roofline.store.stats import grouped
+from roofline.theory.arms import BOTH, base_arm, is_serial
+
+HOME_UNIT = -1
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -26,35 +29,132 @@ EACH, HEIGHT = 2.5, 0.8
 COLOURS = {None: "#999999", HOME_UNIT: "#cccccc"}
 """{unit of a block: its colour}, where it is none of what comes over the link."""
 
+PALETTE = "blend:#5fb3d4,#ffe27a"
+"""The colours of what comes over the link, in the order in which it arrives."""
+
+LETTER = 0.01
+"""Width of a letter in a block, with room around it, of that of the axes."""
+
+NUMBERS = "numbers: chunks, row blocks or ranks on the link, on the chip what it waited for, or sends; light: it waits"
+
 WAITS = "#f2f2f2"
 """The colour of a chip's lane where it waits."""
+
+
+class Block(NamedTuple):
+    """The work of a lane for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no
+    transfer, None for the whole matmul."""
+
+    start_s: float
+    end_s: float
+    unit: int | None
+    text: str
+
+
+def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
+    """{arm: its timeline} on a shape, of arms whose transfers took time; {} of a layer, which gathers and scatters."""
+    shape = run.made(shape_id)
+    if not shape or shape.op in BOTH:
+        return {}
+    shown = {}
+    for arm in run.measured(shape_id):
+        timeline = shape.timelines.get(arm)
+        if timeline and any(timeline["arrivals_s"]):
+            shown[arm] = timeline
+    return shown
+
+
+def link_blocks(timeline: dict) -> list[Block]:
+    """The transfers, one after another; the pieces of a row block, or of a part, together."""
+    arrivals_s = timeline["arrivals_s"]
+    ready_s = timeline.get("ready_s") or [0.0] * len(arrivals_s)
+    blocks: dict[int, Block] = {}
+    free_s = 0.0
+    for unit, piece_ready_s, end_s in zip(units_of(timeline), ready_s, arrivals_s, strict=False):
+        start_s = blocks[unit].start_s if unit in blocks else max(free_s, piece_ready_s)
+        blocks[unit] = Block(start_s, end_s, unit, str(unit))
+        free_s = end_s
+    return list(blocks.values())
+
+
+def chip_blocks(arm: str, timeline: dict) -> list[Block]:
+    """The chip's work: before, between and after its waits. The unit is the last that it had waited for, so that
+    a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part that
+    goes away, the rank that it goes to."""
+    units = units_of(timeline)
+    waits = timeline["waits"]
+    sent = _sent(timeline)
+    is_whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
+    count = 0
+    start_s = 0.0
+    blocks = []
+    for next_count, wait_s, resumes_s in (*waits, (None, timeline["end_s"], None)):
+        if sent and count:
+            blocks.append(Block(start_s, wait_s, None, "add"))
+        elif is_whole:
+            blocks.append(Block(start_s, wait_s, None, "matmul"))
+        else:
+            blocks += _part_blocks(sent, start_s, wait_s)
+            if blocks:
+                start_s = max(start_s, blocks[-1].end_s)
+            if count:
+                unit = units[count - 1]
+                blocks.append(Block(start_s, wait_s, unit, str(unit)))
+            elif not is_by_block(timeline):
+                blocks.append(Block(start_s, wait_s, HOME_UNIT, "own"))
+        count = next_count
+        start_s = resumes_s
+    return blocks
+
+
+def _sent(timeline: dict) -> dict[float, list[int]]:
+    """The parts that go away, by the time at which they could. Those of one launch go together."""
+    pairs = zip(timeline.get("ready_s", ()), units_of(timeline), strict=False)
+    return grouped((ready_s, unit) for ready_s, unit in pairs if ready_s)
+
+
+def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> list[Block]:
+    """The blocks of parts that were ready to go between two times."""
+    blocks = []
+    for ready_s, ranks in sent.items():
+        if start_s < ready_s <= end_s:
+            text = " ".join(map(str, ranks))
+            blocks.append(Block(start_s, ready_s, ranks[0], text))
+            start_s = ready_s
+    return blocks
+
+
+def is_by_block(timeline: dict) -> bool:
+    has_blocks = any(block for _, block in timeline["transfers"])
+    return has_blocks and not timeline.get("ready_s")
+
+
+def units_of(timeline: dict) -> list[int]:
+    """The unit of each transfer: a chunk, or a piece of a row block."""
+    by_block = is_by_block(timeline)
+    return [transfer[by_block] for transfer in timeline["transfers"]]
 
 
 def timeline(run: Run):
     """The figure; None where no arm has a timeline."""
     run_frame = frame_of(run)
     cases = style.prepared(run_frame)
-    looks = style.styles(cases["contender"])
-    by_shape = {shape: timelines.timelines_of(run, shape) for shape in cases["shape"].unique()}
+    by_shape = {shape: timelines_of(run, shape) for shape in cases["shape"].unique()}
     rows = nearest_to_the_ridge(cases[cases["shape"].map(by_shape).astype(bool)])
     if not rows:
         return None
     shown = []
     for row in rows:
         of_shape = by_shape[row.shape]
-        shown.append({arm: of_shape[arm] for arm in looks if arm in of_shape})
+        shown.append({arm: of_shape[arm] for arm in style.styles(of_shape)})
     lanes = [EACH * len(of_shape) for of_shape in shown]
     figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
     theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
-    labelled = []
     for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
-        labelled += _draw(axes, row, of_shape, looks)
-        _titles(axes, row, of_shape, run, cases)
-    renderer = theme.lay_out(figure, h_pad=0.1)
-    for bar, label in labelled:  # without the words that do not fit into their blocks
-        if label.get_window_extent(renderer).width > bar.get_window_extent().width - 3:
-            label.remove()
+        _draw(axes, row, of_shape)
+        _titles(axes, row, cases)
+    theme.lay_out(figure)
     return figure
 
 
@@ -67,44 +167,33 @@ def nearest_to_the_ridge(cases) -> list:
     return list(nearest.sort_index().itertuples())
 
 
-def _draw(axes, row, of_shape: dict[str, dict], looks: dict) -> list[tuple]:
-    """Draw the lanes of every arm on one shape, and what they are to be compared with. Returns each block's bar and
-    label."""
+def _draw(axes, row, of_shape: dict[str, dict]) -> None:
+    """Draw the lanes of every arm on one shape, and what they are to be compared with."""
+    from matplotlib.ticker import EngFormatter
+
     marks_s = _marks_s(row)
     ends_s = [timeline["end_s"] for timeline in of_shape.values()]
-    last_s = max([*marks_s.values(), *ends_s])
-    axes.set_xlim(0, 1e3 * last_s * 1.1)
+    axes.set_xlim(0, 1.1 * max([*marks_s.values(), *ends_s]))
     axes.set_ylim(EACH * len(of_shape), -0.4)
     ticks = {}
-    labelled = []
     for index, (arm, timeline) in enumerate(of_shape.items()):
         link_y = EACH * index + 0.5
         chip_y = link_y + 0.95
-        ticks[link_y] = "link"
+        ticks[link_y] = f"{arm}: link"
         ticks[chip_y] = "chip"
-        axes.barh(chip_y, 1e3 * timeline["end_s"], HEIGHT, color=WAITS)
-        units = list(dict.fromkeys(timelines.units_of(timeline)))
-        colours = COLOURS | theme.colours(units, "viridis")  # from dark to light, as they arrive
-        labelled += _bars(axes, link_y, timelines.link_blocks(timeline), colours)
-        labelled += _bars(axes, chip_y, timelines.chip_blocks(arm, timeline), colours)
-        bold = {"va": "center", "weight": "bold"}
-        name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # or too wide
-        place = (0, link_y + 0.48), (-40, 0), ("axes fraction", "data")
-        theme.note(axes, name, *place, ha="right", fontsize=10, color=looks[arm]["color"], **bold)
-        end_ms = 1e3 * timeline["end_s"]
-        axes.text(end_ms, chip_y, f" {rate_text(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **bold)
-    above = 3
-    for text, mark_s in marks_s.items():
-        mark_ms = 1e3 * mark_s
-        axes.axvline(mark_ms, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-        words = f"{text}: {rate_text(mark_ms)} ms"
-        theme.note(axes, words, (mark_ms, 1), (0, above), ("data", "axes fraction"), ha="right", va="bottom")
-        above += 12
+        end_s = timeline["end_s"]
+        lane = axes.barh(chip_y, end_s, HEIGHT, color=WAITS)
+        axes.bar_label(lane, [time_text(end_s)], padding=3, fontsize=9.5, weight="bold", bbox=BEHIND_TEXT, zorder=6)
+        units = list(dict.fromkeys(units_of(timeline)))
+        colours = COLOURS | theme.colours(units, PALETTE)
+        _bars(axes, link_y, link_blocks(timeline), colours)
+        _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
+    for mark_s in marks_s.values():
+        axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("ms from the start", fontsize=10)
-    return labelled
+    axes.xaxis.set_major_formatter(EngFormatter("s"))
 
 
 def _marks_s(row) -> dict[str, float]:
@@ -112,48 +201,30 @@ def _marks_s(row) -> dict[str, float]:
     if not row.timed:
         return {}
     longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
-    return {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
+    return {longer: row.ideal_s, "T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
 
 
-def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list[tuple]:
-    """Draw the blocks of a lane; returns the bar and the label of each."""
-    from seaborn.utils import relative_luminance
-
-    starts_ms = [1e3 * block.start_s for block in blocks]
-    widths_ms = [1e3 * (block.end_s - block.start_s) for block in blocks]
-    fills = [colours[block.unit] for block in blocks]
+def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
+    """Draw the blocks of a lane, with their words where these fit in."""
+    narrow_s = LETTER * axes.get_xlim()[1]
     look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
-    bars = axes.barh([y] * len(blocks), widths_ms, HEIGHT, left=starts_ms, color=fills, **look)
-    texts = [block.text for block in blocks]
-    labels = axes.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK, zorder=4, clip_on=True)
-    for fill, label in zip(fills, labels, strict=True):
-        if relative_luminance(fill) < 0.25:
-            label.set_color("white")
-    return list(zip(bars, labels, strict=True))
+    for block in blocks:
+        width_s = block.end_s - block.start_s
+        bar = axes.barh(y, width_s, HEIGHT, left=block.start_s, color=colours[block.unit], **look)
+        if width_s > narrow_s * len(block.text):
+            axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
 
 
-def _titles(axes, row, of_shape: dict[str, dict], run: Run, frame) -> None:
+def _titles(axes, row, frame) -> None:
     """Which shape the panel is of, and what its colours and numbers mean."""
     link = style.link_text(frame[frame.index == row.Index])
     if row.void:
         link += f"; {style.void_text(row)}"
-    if run.shape_of(row.shape, row.contender).requested_by_round:
-        link += "; an arm's own round has its own pace"
-    below = [link, f"numbers: {_meaning_of_numbers(row.op, of_shape)}; light: it waits"]
-    lost = [arm for arm in run.measured(row.shape) if arm not in of_shape]
-    if lost:
-        below.append(f"no timeline of {', '.join(lost)}")
+    below = [link, NUMBERS]
+    marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
+    if marks:
+        below.append(f"dashed: {', and '.join(marks)}")
     title = f"{row.op}, {style.label(row, frame)}, wire {row.wire}"
     if row.timed:
         title += f", T_gemm / T_comm = {row.ratio:.2f}"
-    style.title(axes, title, *below, above=34)
-
-
-def _meaning_of_numbers(op: str, of_shape: dict) -> str:
-    if op == "weight_prefetch":
-        return "shares of the next layer's weights, gathered while this layer multiplies"
-    if op in SCATTERED:
-        return "the rank whose part arrives, and on the chip the part that is sent for it"
-    by_block = dict.fromkeys(base_arm(arm) for arm in of_shape if timelines.is_by_block(of_shape[arm]))
-    of_blocks = f", in {' and '.join(by_block)} its row blocks" if by_block else ""
-    return f"chunks of x{of_blocks}; on the chip, the one it waited for"
+    axes.set_title("\n".join([title, *below]))

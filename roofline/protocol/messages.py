@@ -1,4 +1,4 @@
-"""What a supervisor and a worker say to one another: a `Request`, and then one of the `MESSAGES` at a time, by a
+"""The messages between a supervisor and a worker: a `Request`, and then one of the `MESSAGES` at a time, by a
 `Channel`, as JSON.
 
 The stages handle them by `match`, in `supervise.stages` and `supervise.measuring`.
@@ -17,7 +17,7 @@ from roofline.store.run import Round, Shape
 
 
 class Kind(StrEnum):
-    """What a worker does."""
+    """The kinds of requests."""
 
     HELLO = "hello"
     CHECK = "check"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Step(StrEnum):
-    """What a worker does next, as it tells in `StepBegan`."""
+    """The steps of a worker, as it tells in `StepBegan`."""
 
     START = "start"
     IDLE = "look at the idle device"
@@ -46,14 +46,19 @@ class Stopped(EndOfWorker):
     """The supervisor wants no more of the worker, or is gone."""
 
 
+class Broken(EndOfWorker):
+    """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
+    step with those of other ranks. `args` are the fields of the message `Broke`."""
+
+
 def interrupt(number: int, frame) -> None:
     """The end of the run by a signal, as its handler raises it: named, so that nobody takes it for a contender's."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def is_of_contender(error: BaseException) -> bool:
-    """Whether what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of the
-    run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
+    """True where what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of
+    the run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
     """
     if isinstance(error, EndOfWorker):
         return False
@@ -65,14 +70,14 @@ def is_of_contender(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What a worker is to do. All of it is plain values, so that it can be sent."""
+    """A worker's task. All of it is plain values, so that it can be sent."""
 
     kind: str
     options: dict
     """As the metadata of the run has them."""
     cases: dict[str, list[str]]
     """Shape -> its contenders."""
-    runners: dict[str, list[str]] = field(default_factory=dict)
+    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
     path: list[str] = field(default_factory=list)
     """Where Python looks for modules."""
@@ -101,14 +106,14 @@ class Request:
 
 
 class Message:
-    """What a worker tells its supervisor. Each kind is a dataclass of plain values."""
+    """A message from a worker to its supervisor. Each kind is a dataclass of plain values."""
 
 
 @dataclass(frozen=True)
 class StepBegan(Message):
-    """What the worker is at from now on."""
+    """The step, shape and contender that a worker is at from now on."""
 
-    step: str
+    step: Step
     shape: str = ""
     name: str = ""
     """The contender that is called; empty where it is none or several."""
@@ -131,7 +136,7 @@ class JournalLine(Message):
 
 @dataclass(frozen=True)
 class MachineFound(Message):
-    """What a worker that only looks has found: of the machine, the clock and the ranks; or the `problem`."""
+    """The machine, the clock and the ranks, as a worker that only looks found them; or the `problem`."""
 
     fields: dict
 
@@ -211,7 +216,7 @@ class Channel(Connection):
             raise Stopped from None
 
     def request(self) -> Request:
-        """What the supervisor asks for."""
+        """The task from the supervisor."""
         return typed.read(Request, typed.decoded(self.recv_bytes()))
 
     def ask(self, request: Request) -> None:

@@ -1,10 +1,9 @@
-"""What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
+"""The meaning of an exception for a run: this case lacks something, it crashed, or the device is lost for all."""
 
 import traceback
 from pathlib import Path
 
 from roofline.store.lines import plain
-from roofline.worker.rounds import CallError
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 UNSUPPORTED = (
@@ -14,10 +13,18 @@ UNSUPPORTED = (
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
 
 
+class CallError(Exception):
+    """The call of the entrant `name` raised its `__cause__` while it was timed."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
-    text = f"{type(error).__mro__} {error}"
+    text = f"{type(error).__mro__} {_text(error)}"
     for words in UNSUPPORTED:
         if words in text:
             return "not supported"
@@ -30,7 +37,7 @@ def lack(error: BaseException) -> str | None:
 def reason(error: BaseException) -> str:
     """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
-    first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
+    first = next((plain(line) for line in _text(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -38,12 +45,19 @@ def reason(error: BaseException) -> str:
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as other:  # of a contender's own kind
+        return f"its text raises {type(other).__name__}"
+
+
 def _cause(error: BaseException) -> BaseException:
-    return error.__cause__ if isinstance(error, CallError) else error
+    return (isinstance(error, CallError) and error.__cause__) or error
 
 
 def device_lost(device: str) -> bool:
-    """Whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+    """True where `device` (`cpu` or `cuda`) has stopped to answer this process.
 
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.

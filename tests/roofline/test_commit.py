@@ -1,4 +1,4 @@
-"""The commit and the files that a run names: dirty where they differ."""
+"""The commit and the files that a run names: dirty where they differ, and why it is unknown."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from results.references import hash_of_commit
 from roofline.store.source_files import hash_of_files
-from roofline.supervise.metadata import commit_of
+from roofline.supervise.metadata import commit_of, why_unknown
 
 
 @pytest.fixture
@@ -68,3 +68,28 @@ def test_what_nothing_measured_depends_on_leaves_the_hash(checkout):
 def test_a_commit_that_git_does_not_know_is_an_error_with_a_way_out(checkout):
     with pytest.raises(ValueError, match="does not know commit abcdef0: fetch it"):
         hash_of_commit(checkout, "abcdef0")
+
+
+NO_COMMIT = [  # environment, begun by git init, what the report says
+    ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, True, "safe.directory {}, or set ROOFLINE_COMMIT to it."),
+    ({"PATH": "/nowhere"}, True, "git could not be run (No such file or directory); set ROOFLINE_COMMIT"),
+    ({}, True, "git says 'fatal: "),
+    ({"LANG": "de_DE.UTF-8"}, False, "git says 'fatal: not a git repository (or any of the parent directories): .git'"),
+]
+
+
+@pytest.mark.parametrize(("environment", "is_repository", "told"), NO_COMMIT)
+def test_an_unknown_commit_says_why_and_the_way_out(tmp_path, monkeypatch, environment, is_repository, told):
+    if is_repository:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert commit_of(tmp_path) == "unknown"
+    assert told.format(tmp_path) in why_unknown(tmp_path)
+
+
+def test_a_report_says_why_its_commit_is_unknown(three_shapes):
+    run = three_shapes("-k", "m64", env={"PATH": "/nowhere"})
+    assert run.code == 0
+    assert "The commit is unknown: git could not be run" in run.report

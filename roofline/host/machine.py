@@ -1,4 +1,4 @@
-"""What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
+"""This machine: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
 
 import ctypes
 import functools
@@ -11,12 +11,11 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from roofline.theory import container
+from roofline.host import container, telemetry
+from roofline.host.container import affinity, cores
+from roofline.host.environment import VARIABLES
 from roofline.theory.chips import chip_of_device
-from roofline.theory.container import affinity, cores
-from roofline.theory.environment import VARIABLES
 from roofline.theory.floor import CPU_FLOP_PER_CYCLE
-from roofline.worker import telemetry
 
 RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *VARIABLES["threads"], *VARIABLES["cpu"])
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
@@ -110,7 +109,7 @@ pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version misma
 
 
 def way_out(words_of_error: str) -> str:
-    """What helps where CUDA, torch or NVML had the `words_of_error`; "" where that is not known."""
+    """The way out where CUDA, torch or NVML had the `words_of_error`; "" where none is known."""
     for words, help in WAYS_OUT.items():
         if words in words_of_error:
             return help
@@ -138,7 +137,7 @@ def unusable_gpu() -> str | None:
 
 
 def native_atomics(gpu: int, peer: int) -> bool:
-    """Whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though it
+    """True where the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though it
     reads there. The driver says so; torch does not."""
     answer = ctypes.c_int()
     library = ctypes.CDLL("libcuda.so.1")
@@ -175,7 +174,7 @@ def ptxas_version(arch: int) -> str | None:
 
 @functools.cache
 def worker_bytes(device: str) -> int:
-    """What a worker may take of the memory of `device`."""
+    """The bytes that a worker may take of the memory of `device`."""
     return container.worker_bytes() if device == "cpu" else describe(device)["memory_bytes"]
 
 
@@ -256,7 +255,7 @@ def versions() -> dict[str, str]:
 
 
 def _cpuinfo(field: str) -> str:
-    """What Linux says of the first core in a `field`, a pattern; "" where it says nothing."""
+    """The value of a `field`, a pattern, that Linux has for the first core; "" where it has none."""
     with suppress(OSError):
         if line := re.search(rf"^(?:{field})\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
             return line[1].strip()

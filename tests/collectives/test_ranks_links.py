@@ -1,8 +1,9 @@
-"""Links between the GPUs of real ranks, without a GPU: each rank is a process with a stand-in for CUDA, on whose
-streams messages have their turn. Symmetric memory is memory that processes share, and gloo is NCCL.
+"""Links between real ranks, who gather from one another and send one another sums, to the bit, whoever is late: over
+gloo; and between GPUs, without one, where each rank is a process with a stand-in for CUDA, on whose streams messages
+have their turn. There symmetric memory is memory that processes share, and gloo is NCCL.
 
-Ranks are forks of a process beside this one: kernels are those that Triton compiles, so that a load that would hang is
-seen.
+Those with a stand-in are forks of a process beside this one: kernels are those that Triton compiles, so that a load
+that would hang is seen.
 """
 
 import functools
@@ -11,27 +12,83 @@ import os
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import stand_in
-import test_group_links
 import torch
 import torch.distributed as dist
-from arm_cases import Gather, Layer, Scatter, late_runs, whole_numbers
+import torch.multiprocessing as multiprocessing
+from arm_cases import Gather, Layer, Prefetch, Scatter, late_runs, options_of
 
-from collectives import weight_prefetch
+from collectives import ffn, weight_prefetch
+from collectives.bench import ffn as layer_runs
 from collectives.bench.links import make_link
-from collectives.ranks import shared
+from collectives.paced import PacedThread
+from collectives.ranks import Gloo, shared
+from collectives.transfers import Transfer
+from roofline.operations import gathering
+from roofline.operations.ffn import Ffn
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE
-from roofline.worker import device_ranks, ranks
+from roofline.worker import device_ranks
+from roofline.worker.ranks import LATE_S, Ranks
 
 CALLS = 2
-LATE_S = 0.1
+BARRIER_LATE_S = 0.1
 """The last rank is so late behind a rendezvous."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks, and share memory by files")
+
+
+@pytest.fixture(autouse=True)
+def a_worker():
+    """The process that is forked has a thread that moves for its links, which its forks do not have."""
+    link, here = PacedThread(1e9), torch.zeros(1, 1)
+    link.start([Transfer(0, 0, here, here.clone())])
+    link.finish()
+
+
+def arms_are_exact(rank, ranks, path):
+    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+    for kind in (Gather, Scatter, Layer):
+        for _, timeline in late_runs(kind(rank, ranks, alone=False), link):
+            assert kind is not Gather or timeline.arrivals_s == sorted(timeline.arrivals_s)
+
+
+def layers_are_checked(rank, ranks, path):
+    """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
+    world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
+    sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
+    options = replace(options_of(gather=sweep), timed=False, world=ranks)
+
+    def wrong(operands, link):
+        operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))
+
+    for arm, good in ((plain, True), (wrong, False)):
+        layer_runs.Runner.own_arms["all_reduce"] = arm
+        runner = layer_runs.Runner(options)
+        runner.ranks = world
+        prepared = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
+        assert prepared.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], prepared.rejected
+        assert max(prepared.entrants[name].relative_error for name in prepared.contenders) < 1e-6
+
+
+def run(of_a_rank, ranks, path, *more):
+    """Run it on each of `ranks` forks of this process, whose pool of threads they do not have."""
+    multiprocessing.start_processes(on_one_core, (of_a_rank, ranks, str(path), *more), ranks, start_method="fork")
+
+
+def on_one_core(rank, of_a_rank, *about):
+    torch.set_num_threads(1)
+    of_a_rank(rank, *about)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("of_a_rank", [arms_are_exact, layers_are_checked])
+def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 class SymmetricMemory:
@@ -41,7 +98,7 @@ class SymmetricMemory:
     def __init__(self, folder, rank, count):
         self.folder, self.rank, self.ranks, self.numbers = folder, rank, range(count), itertools.count()
         self.number_of = {}
-        self.late_s = LATE_S * (rank == count - 1)
+        self.late_s = BARRIER_LATE_S * (rank == count - 1)
 
     def empty_strided_p2p(self, size, stride, dtype, device, group):
         number, made = next(self.numbers), torch.empty(size, dtype=dtype)
@@ -78,7 +135,7 @@ batches = []
 """Of peers, in a fork."""
 
 
-def world_of(rank, count, path) -> ranks.Ranks:
+def world_of(rank, count, path) -> Ranks:
     """Return the ranks as one sees them whose GPU is a stand-in."""
     os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
@@ -98,7 +155,7 @@ def world_of(rank, count, path) -> ranks.Ranks:
     dist.batch_isend_irecv = batch_isend_irecv
     dist.all_gather_single = lambda *about, **more: stand_in.DEVICE.take(0.0, lambda: all_gather(*about, **more))
     torch._C._distributed_c10d._SymmetricMemory = SymmetricMemory(Path(path).parent, rank, count)
-    world = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    world = Ranks(dist.FileStore(path, count), rank, count)
     world.world = device_ranks.World(world)
     return world
 
@@ -106,7 +163,7 @@ def world_of(rank, count, path) -> ranks.Ranks:
 def gather_over(kind, world):
     """A gather over a link of this kind, and the link."""
     link = make_link(kind, "cuda", None, world)
-    assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
+    assert (link.kind, link.patience_s) == (kind, LATE_S)
     share = torch.clone if kind.startswith("nccl") else functools.partial(shared, ranks=world)
     return Gather(world.rank, world.size, alone=False, device="cuda", share=share), link
 
@@ -138,13 +195,10 @@ def what_is_computed(rank, count, path, kind):
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer, into one buffer."""
     case, link = gather_over(kind, world_of(rank, count, path))
-    layers = [whole_numbers(seed, 12, 16).to("cuda") for seed in (10, 20)]
-    buffers = [torch.full_like(layer, torch.nan) for layer in layers]
-    shards = [[*layer.chunk(count)] for layer in layers]
-    step = weight_prefetch.Operands(shards, buffers, layers[0], torch.empty(12, 12).to("cuda"), rank)
+    step = Prefetch(rank, count, sizes=(12, 12, 16), device="cuda")
     for _ in late_runs(case, link, CALLS, {"serial": case.arms["serial"]}):
-        weight_prefetch.serial(step, link)
-    assert torch.equal(buffers[1], layers[1])
+        weight_prefetch.serial(step.operands, link)
+        assert torch.equal(step.operands.now, step.layers[step.operands.step % 2])
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])
@@ -157,4 +211,4 @@ def serial_alone(rank, count, path, kind):
     ],
 )
 def test_links_of_gpus(of_a_rank, kind, count, tmp_path, elsewhere):
-    elsewhere(test_group_links.run, of_a_rank, count, tmp_path / "store", kind)
+    elsewhere(run, of_a_rank, count, tmp_path / "store", kind)

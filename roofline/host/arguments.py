@@ -1,10 +1,12 @@
 """Command lines whose errors are one line: what is wrong, and the nearest word that would be right."""
 
 import argparse
-import difflib
-import math
 import re
-from collections.abc import Iterable
+
+from roofline.theory.words import nearest, number
+
+BENCH = "ROOFLINE_BENCH"
+"""Environment variable: the words before `bench`, where a run was begun by `roofline bench`."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,25 +21,6 @@ class Parser(argparse.ArgumentParser):
                 if word not in words:
                     near = near or nearest(word, words)
         self.exit(2, f"{self.prog}: {message}; {near}".rstrip("; ") + "\n")
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """The question "did you mean ...? " with the nearest of the `words`; "" where none is near.
-
-    >>> nearest("matmull", ["matmul", "ffn"]), nearest("x", ["matmul"])
-    ('did you mean matmul? ', '')
-    """
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean {near[0]}? " if near else ""
-
-
-def number(text: str) -> float:
-    """`text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def positive(text: str) -> float:

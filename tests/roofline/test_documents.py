@@ -1,5 +1,4 @@
-"""What the documents show: commands and Python print what stands below them, README is short. Where links
-lead: test_reference.py."""
+"""The documents: commands and Python print what is shown, pages say what their runs say, links lead somewhere."""
 
 import ast
 import doctest
@@ -9,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kernels.registry import CONTENDERS
+from results import claims, foretold
 from roofline.commands.cli import main
 from roofline.operations.options import FLAGS
+from roofline.theory.arms import ARMS, PERSISTENT
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")]
@@ -116,3 +118,66 @@ def test_a_sample_passes_ten_functions_to_its_first_arithmetic():
 def test_every_option_is_documented():
     text = (ROOT / "docs/start.md").read_text()
     assert [flag for flag in FLAGS.values() if f"`{flag}" not in text] == []
+
+
+def test_page_describes_every_arm_and_every_contender():
+    page = (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8")
+    described = {}
+    for table in re.findall(r"^\| (?:arm|contender) \|.*\n(?:\|.*\n)+", page, re.MULTILINE):
+        firsts = [row.split("|")[1] for row in table.splitlines()[2:]]
+        described.setdefault(table.split("|")[1].strip(), set()).update(re.findall(r"`(\w+)`", " ".join(firsts)))
+    assert described["arm"] == {*ARMS, f"ARM{PERSISTENT}"}
+    assert {*CONTENDERS} <= described["contender"]
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: f"{claim.figures.__name__}-{Path(claim.page).stem}")
+def test_a_page_says_what_its_runs_say(claim):
+    page = " ".join((ROOT / claim.page).read_text().split())
+    assert claim.text() in page
+
+
+def test_the_page_foretells_what_its_command_prints(capsys):
+    assert foretold.main([]) == 0
+    printed = capsys.readouterr().out.replace("\\", "").strip()
+    assert printed in foretold.PAGE.read_text()
+    assert foretold.main([str(foretold.RUN)]) == 0
+    assert "P = 8, tp 16, `ridge`: hides 0.826, foretold 0.887" in capsys.readouterr().out
+
+
+DOCUMENTS = sorted(
+    path
+    for place in (".", "docs", "results", "results/reference/*", "kernels/*")
+    for path in ROOT.glob(f"{place}/*.md")
+)
+
+
+LINK = re.compile(r"\]\(([^()\s#]*)(?:#([^()\s]+))?\)")
+
+
+def anchors(text):
+    """What GitHub makes of the headings of a page."""
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall("^#+ (.*)$", text, re.MULTILINE)
+    }
+
+
+def test_each_link_and_picture_of_the_documents_exists():
+    targets, missing = 0, []
+    for document in DOCUMENTS:
+        for link, anchor in LINK.findall(document.read_text()):
+            if ":" in link:
+                continue
+            targets += 1
+            target = document.parent / link if link else document
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
+                missing.append((document.relative_to(ROOT), link, anchor))
+    assert (targets > 250, missing) == (True, [])
+
+
+def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
+    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "docs/start.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    exec(snippet, namespace := {})
+    dtypes = {name: str(namespace["frame"][name].dtype) for name in ("case", "m", "above_roof", "time_s")}
+    assert dtypes == {"case": "object", "m": "Int64", "above_roof": "boolean", "time_s": "float64"}

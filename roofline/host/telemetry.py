@@ -1,4 +1,5 @@
-"""What disturbed a measurement: clocks, power, temperature and throttling on a GPU; on a CPU what others took of it."""
+"""Disturbances of a measurement: clocks, power, temperature and throttling on a GPU; on a CPU what others took of
+it."""
 
 import functools
 import operator

@@ -1,0 +1,1 @@
+"""Agreements of a supervisor and a worker: the one room that both import."""

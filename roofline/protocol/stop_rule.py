@@ -1,0 +1,35 @@
+"""When a shape has rounds enough."""
+
+from dataclasses import dataclass
+
+from roofline.store.run import FEWEST_ROUNDS
+
+PATIENCE = 3
+"""Times the cap on a shape's time that its fewest rounds may take."""
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When to stop. Fixed before the first sample is seen."""
+
+    max_seconds: float = 7.0
+    """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
+    begins again."""
+    width: float = 0.01
+    """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
+    min_rounds: int = FEWEST_ROUNDS
+    max_rounds: int = 600
+    check_every: float = 1.2
+    """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
+    warmup_s: float | None = 0.2
+
+    @classmethod
+    def of_worker(cls, max_seconds: float, device: str, passes: int, of: int) -> "StopRule":
+        """The rule of a worker that makes `passes` of the `of` passes that are planned. On a CPU what was checked is
+        warm."""
+        return cls(
+            max_seconds=max_seconds * passes / of,
+            min_rounds=-(-cls.min_rounds * passes // of),
+            max_rounds=cls.max_rounds * passes // of,
+            warmup_s=cls.warmup_s if device == "cuda" else None,
+        )
