@@ -3,7 +3,6 @@
 An argument that is not right raises ValueError, in one line.
 """
 
-import ctypes
 import difflib
 import gc
 import operator
@@ -174,21 +173,16 @@ def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int
 def as_tensors(args: Any) -> dict[str, Any]:
     """Arguments by name, with a tensor in the place of what has data_ptr(), dtype and shape as one has."""
     given = dict(args)
-    like = {}
     for name, value in given.items():
-        if hasattr(value, "data_ptr") and hasattr(value, "shape") and not isinstance(value, (Tensor, TensorWrapper)):
-            like[name] = value
-    bases = tensors_at([value.data_ptr() for value in like.values()]) if like else {}
-    for name, value in like.items():
+        if isinstance(value, (Tensor, TensorWrapper)) or not (hasattr(value, "data_ptr") and hasattr(value, "shape")):
+            continue
         shape = tuple(value.shape)
         strides = value.stride() if hasattr(value, "stride") else torch.empty(shape, device="meta").stride()
         address = value.data_ptr()
-        if address in bases:
-            storage = bases[address].untyped_storage()
-        else:  # torch did not make it
-            last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-            memory = (ctypes.c_char * (value.dtype.itemsize * (last + 1))).from_address(address)
-            storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        bases = tensors_at([address])
+        if not bases:
+            raise ValueError(f"{name} is at {address:#x}, where no tensor of torch's lies on the CPU")
+        storage = bases[address].untyped_storage()
         offset = (address - storage.data_ptr()) // value.dtype.itemsize
         given[name] = torch.empty(0, dtype=value.dtype).set_(storage, offset, shape, strides)
     return given

@@ -27,7 +27,7 @@ from .arguments import several, tensors_of
 from .compile import Call, compile_for
 from .gpus import RESERVED, SMS, capability
 from .pretend import OnCpu, begin, is_hosts, patches
-from .report import accepted_in, page
+from .report import page
 from .trial import Trial
 from .verdict import CONSEQUENCE, Verdict, check
 
@@ -147,7 +147,6 @@ class launches:  # noqa: N801 (it is used as a function)
         kinds = Counter(launch.verdict.kind for launch in self.verdicts)
         kernels = len({launch.kernel for launch in self.verdicts})
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was launched"
-        counts += accepted_in(launch.verdict.accepted for launch in self.verdicts)
         title = f"triton {triton.__version__}, {self.arch}: {len(self.verdicts)} launches, {kernels} kernels"
         return "\n".join([*map(str, self.bad), f"{title}: {counts}"])
 

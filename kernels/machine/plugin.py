@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--machine", action="store_true", help="run every launch of every test on the machine")
     group.addoption("--machine-seeds", type=int, default=4, metavar="N", help="orders of events of a launch (4)")
     group.addoption("--machine-arch", default="sm_90a", choices=[*ARCHITECTURES], help="the GPU (sm_90a)")
-    group.addoption("--machine-strict", action="store_true", help="races of equal values are races")
     group.addoption("--machine-json", type=Path, metavar="FILE", help="write what was said of each launch")
     parser.addini("machine_accept", "lines whose races are known, as sort.py:214", "linelist")
 
@@ -44,8 +43,8 @@ def block_of(config: pytest.Config) -> "launches":
     from .intercept import launches
 
     option = config.option
-    options = dict(seeds=option.machine_seeds, arch=option.machine_arch, strict=option.machine_strict)
-    return launches(**options, accept=config.getini("machine_accept"), raises=False)
+    accept = config.getini("machine_accept")
+    return launches(seeds=option.machine_seeds, arch=option.machine_arch, accept=accept, raises=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -128,7 +127,6 @@ def entry(item: pytest.Item, launch: "Launch") -> dict[str, Any]:
         line=line,
         text=launch.verdict.text,
         instructions=launch.verdict.instructions,
-        accepted=launch.verdict.accepted,
     )
 
 
@@ -153,11 +151,8 @@ class Entries:
             return
         bad = [launch for launch in self.entries if launch["kind"] not in ("exact", "unknown")]
         kernels = len({launch["kernel"] for launch in self.entries})
-        from .report import accepted_in
-
-        accepted = accepted_in(launch["accepted"] for launch in self.entries)
         count = f"{len(self.entries)} launches of {kernels} kernels, {len(bad)} bad"
-        terminalreporter.write_line(f"machine: {count}{accepted}")
+        terminalreporter.write_line(f"machine: {count}")
         for launch in bad if os.environ.get("GITHUB_ACTIONS") else ():
             place = f"file={launch['file']},line={launch['line']},title={launch['kernel']} is not exact"
             text = f"{launch['kind']}: {launch['text']}".replace("%", "%25").replace("\n", "%0A")

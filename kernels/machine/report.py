@@ -8,7 +8,6 @@ import ast
 import linecache
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -54,20 +53,8 @@ def told(races: Mapping[tuple[str, str], int]) -> list[Row]:
     rows = []
     for (why, place), count in sorted(races.items()):
         word, text = TOLD[why]
-        rows.append((word, text.format(place, times(count))))
+        rows.append((word, text.format(place, f"{count} race{'s' * (count != 1)}")))
     return rows
-
-
-def times(count: int) -> str:
-    return f"{count} race{'s' * (count != 1)}"
-
-
-def accepted_in(verdicts: Iterable[Mapping[str, int]]) -> str:
-    """The races that verdicts have accepted, for a line that sums up; "" where there are none."""
-    total: Counter[str] = Counter()
-    for accepted in verdicts:
-        total.update(accepted)
-    return f", {times(total.total())} accepted at {', '.join(total)}" if total else ""
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ same orders. So two of them are enough, which each order draws anew; what the ot
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,15 +20,15 @@ MEETS = re.compile(r"atom|red\.|cp\.reduce|membar|griddep|fence\.(acq|sc|rel)|(l
 """Opcodes of what programs may meet by."""
 
 
+@dataclass
 class StandIns:
-    def __init__(self, alike: Iterable[list[int]], launch: Launch, writers: dict[int, np.ndarray]):
-        """`alike`: the numbers of the clusters of each class. `writers`: the cluster that has written each byte, by the
-        address where an array begins."""
-        self.alike = [*alike]
-        self.launch = launch
-        self.writers = writers
-        self.results: dict[int, np.ndarray] = {}
-        """What the first order left in each array."""
+    launch: Launch
+    alike: list[list[int]]
+    """The numbers of the clusters of each class."""
+    writers: dict[int, np.ndarray]
+    """The cluster that has written each byte, by the address where an array begins."""
+    results: dict[int, np.ndarray]
+    """What the first order left in each array."""
 
     def __str__(self) -> str:
         return f"{len(self.chosen(0))} of {sum(map(len, self.alike))} programs stand for the others"
@@ -61,7 +61,9 @@ def stand_ins(machine: Machine) -> StandIns | None:
         return None
     programs = np.array([access.agent >> CLUSTER_BITS for access in ledger.accesses])
     writers = {}
+    results = {}
     for region in machine.memory.regions:
+        results[region.start] = region.data.copy()
         written = writers[region.start] = programs[region.writes]
         is_read = (region.readers != 0) & (region.readers != written)
         if is_read[written != 0].any():
@@ -71,4 +73,4 @@ def stand_ins(machine: Machine) -> StandIns | None:
         alike[tuple(sorted(ways))].append(program)
     if len(launch.ways) <= 2 * len(alike):
         return None
-    return StandIns(alike.values(), launch, writers)
+    return StandIns(launch, [*alike.values()], writers, results)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .core.divergence import active
-from .core.faults import FaultError, UninitialisedError
+from .core.faults import UninitialisedError
 from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Noted
@@ -55,6 +55,7 @@ class Observed(Machine):
         super().__init__(*args)
         self.place = place
         self.is_traced = is_traced
+        self.ledger.bears = place is None
         self.touches: list[Touch] = []
         self.early: tuple[UninitialisedError, Touch] | None = None
         self.warp: Warp | None = None  # the one that goes on
@@ -77,19 +78,9 @@ class Observed(Machine):
         for cta in self.ctas:
             if cta not in self.patient:
                 self.patient.add(cta)
-                for warp in cta.warps:
-                    warp.among.access = partial(self._bear, warp.among.access)
                 self._watch(cta.shared)
                 if cta.shared is self.watched:
                     self.cta = cta
-
-    def _bear(self, access: Callable, *args, **more) -> None:
-        """Go on with the run behind an early read, whatever lanes of a warp do to each other."""
-        try:
-            access(*args, **more)
-        except FaultError:
-            if not self.early:
-                raise
 
     def _add_watched(self, add: Callable, data: np.ndarray) -> int:
         address = add(data)
@@ -106,29 +97,28 @@ class Observed(Machine):
     def _note(self, note: Callable, writes: bool, places, attempt: Attempt, *more) -> None:
         where, byte = self.place
         inst = attempt.instruction
-        if is_among(byte, places):
-            agent = self.ledger.accesses[attempt.number].agent or self.warp.agent
-            address = byte
-            if where < 0:
-                address += -where << REGION_BITS
-            lanes = ()
-            if isinstance(inst, Instruction):
-                lanes = lanes_at(self.warp, inst, address)
-            else:
-                inst = None
-            touch = Touch(writes, agent, self.warp, inst, lanes)
-            self.touches.append(touch)
-            if writes and self.early:
-                raise SeenError
+        if not is_among(byte, places):
+            return note(places, attempt, *more)
+        agent = self.ledger.accesses[attempt.number].agent or self.warp.agent
+        address = byte
+        if where < 0:
+            address += -where << REGION_BITS
+        lanes = ()
+        if isinstance(inst, Instruction):
+            lanes = lanes_at(self.warp, inst, address)
+        else:
+            inst = None
+        touch = Touch(writes, agent, self.warp, inst, lanes)
+        self.touches.append(touch)
+        if writes and self.early:
+            raise SeenError
         try:
             note(places, attempt, *more)
             error = self.ledger.early
-        except FaultError as fault:
+        except UninitialisedError as fault:
             error = fault
-            if not self.early and not isinstance(error, UninitialisedError):
-                raise
         if error and not self.early:
-            self.early = error, self.touches[-1]
+            self.early = error, touch
 
     # Chrome's trace format, which ui.perfetto.dev opens: a process for each CTA, a thread for each warp, a microsecond
     # for each instruction. What the hardware does in its own time is an asynchronous event, from b to e.

@@ -88,12 +88,12 @@ class Trial:
             self.tensors[f"{table}{list(index)}"] = target
             self.covered.pop(target.untyped_storage().data_ptr(), None)  # it may be any part of its storage
         self.is_given = bool(expected)
-        self.unnamed: list[Tensor] | None = None
         self.wanted: dict[str, Tensor] = {}
+        self.unnamed: Sequence[Tensor] = ()
         if isinstance(expected, Mapping):
             self.wanted = expectations(self.tensors, expected)
         elif self.is_given:
-            self.unnamed = [*expected]
+            self.unnamed = expected
         self.begun_late = list(left_by_a_check(self.tensors)) if self.is_given else []
         storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
         self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in storages.items()}
@@ -123,6 +123,8 @@ class Trial:
 
     def _compiled(self) -> Compiled:
         name = self.launch.kernel.__name__
+        if self.launch.config:
+            name += f", config {self.launch.config},"
         printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
         try:
             with contextlib.redirect_stdout(printed):
@@ -212,20 +214,23 @@ class Trial:
         self.chosen = self.stand_ins.chosen(seed) if self.stand_ins else []
         machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
         fault = self._execute(machine)
-        self.doubts = []
-        for problem, inst in self.races.items():
-            if not machine.arrivals.get(inst):
-                self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
         if fault and fault is machine.ledger.early and not self._matters(machine, seed):
             fault = machine.ledger.borne
         if trace:
             machine.write_trace(trace, fault)
         kind, text = self._explain(fault, machine, seed) if fault else self._compare(machine, seed)
-        if self.is_first and kind == "exact" and (found := stand_ins(machine)):
-            self.stand_ins = found
-            found.results = {start: array.copy() for start, (array, _) in self.before.items()}
+        if self.is_first and kind == "exact":
+            self.stand_ins = stand_ins(machine)
         self.is_first = False
+        self._doubt(machine)
         return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
+
+    def _doubt(self, machine: Machine) -> None:
+        """Note what no run shows, which is not that of lanes that have arrived each for itself."""
+        self.doubts = []
+        for problem, inst in self.races.items():
+            if not machine.arrivals.get(inst):
+                self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
 
     def _explain(self, fault: FaultError | UnknownError, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of a fault, and its text, for which most often another run is watched."""
@@ -235,7 +240,7 @@ class Trial:
             return "hang", report.hang(fault, machine, self.tensors)
         place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
         watched = Observed(seed, *self.limits, place=place)
-        watched.ledger.bears_none = fault.kind == "lanes"
+        watched.ledger.bears = fault.kind == "uninitialised"
         again = self._execute(watched)
         fault = again if isinstance(again, FaultError) and not watched.early else fault
         return fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
@@ -254,7 +259,7 @@ class Trial:
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are
         expected from then on."""
-        if self.unnamed is not None:
+        if self.unnamed:
             self._name_expected()
         text = ""
         for name, values in self.wanted.items():
@@ -278,7 +283,7 @@ class Trial:
                 "give them by name, as expected=dict(out=...)"
             )
         self.wanted = expectations(self.tensors, dict(zip(names, self.unnamed, strict=True)))
-        self.unnamed = None
+        self.unnamed = ()
 
     def _tolerance(self, name: str, values: Tensor) -> float:
         tolerance = self.terms.tolerance

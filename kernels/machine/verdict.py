@@ -7,7 +7,7 @@ kernel does wrong.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def check(
     afterwards they hold the results of the last run.
 
     `configs`: which of an autotuned kernel's configurations that are not pruned, the first being 1; or "all", each on
-    the tensors as they are: up to the first that is not exact. One that does not compile is told.
+    the tensors as they are: up to the first that is not exact.
 
     `expected`: what tensors must hold then, by the names of arguments, or in the order of those that the kernel writes.
     Without it all results must be the same under every order.
@@ -164,27 +164,17 @@ def accepted(races: Mapping[tuple[str, str], int]) -> dict[str, int]:
 
 
 def check_each(options: dict[str, Any]) -> Verdict:
-    """Check each configuration, by the options of `check`."""
+    """Check each configuration by the options of `check`, up to the first that is not exact."""
     launch = resolve(options["kernel"], options["grid"], options["args"])
     storages = [whole(tensor) for _, tensor in tensors_of(launch.args)]
     before = [array.copy() for array in storages]
-    rows = []
-    verdict = None
     for number in range(1, launch.configs + 1):
         for array, contents in zip(storages, before, strict=True):
             array[:] = contents
-        try:
-            verdict = check(**options | dict(configs=number))
-        except ValueError as error:
-            if launch.configs == 1:
-                raise
-            rows.append(("config", f"{number} of {launch.configs}: {error}"))
-            continue
+        verdict = check(**options | dict(configs=number))
         if not verdict:
             break
-    if verdict is None:
-        raise ValueError(rows[0][1])
-    return replace(verdict, text=report.page(verdict.text, *rows))
+    return verdict
 
 
 def on_fault(trial: Trial, fault: Outcome, orders: range) -> list[report.Row]:

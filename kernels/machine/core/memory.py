@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Releases, Replicas
+from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Replicas, Scope, joined
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -87,7 +87,8 @@ class Noted:
         self.number = number
         self.writes = np.zeros(len(data), np.int32)
         self.reads = np.zeros((len(data), *readers), np.int32)
-        self.releases = Releases()
+        self.released: dict[int, dict[Scope, Clock]] = {}
+        """What was released at each address. A warp that reads there with acquire semantics then knows it."""
 
     def places(self, at: Addresses, size: int, instruction, unit: int) -> Places:
         """The bytes of accesses, of `size` bytes each. Raises BoundsError unless all are inside and at multiples of
@@ -130,24 +131,30 @@ class Noted:
             byte = self.bytes_at(places, ~inside).item(0)
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
-    def unknown(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> np.ndarray:
-        """Those of some bytes at which a clock does not cover what a warp did: it may cover some of its lanes."""
-        if agent not in clock.lanes:
-            return places
-        warp = self.ledger.accesses[self.ledger.latest[agent]].by
-        return warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
+    def conflict(
+        self, access: tuple[int, int], places: np.ndarray, attempt: Attempt, text: str, *, wrote=False, is_equal=False
+    ) -> None:
+        """Let the ledger decide on an access, by its agent and epoch, which an attempt's clock does not cover at these
+        bytes. Of a warp it may cover some lanes."""
+        agent, epoch = access
+        clock = attempt.clock
+        if agent in clock.lanes:
+            warp = self.ledger.accesses[self.ledger.latest[agent]].by
+            places = warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
+        if places.size:
+            fault = RaceError(f"{attempt.instruction} {text}", self, places.item(0), agent)
+            if self.ledger.accepts(fault, attempt, epoch, is_equal):
+                clock.learn(agent, epoch)
 
     def compare(self, noted, places: Places, attempt: Attempt, did: str) -> None:
         """Raise RaceError if an access that is `noted` there is not ordered before the one that is attempted."""
         numbers = noted[places]
-        clock, number, instruction, row, _ = attempt
+        clock, number, _, row, stored = attempt
         scope = self.ledger.accesses[number].scope
+        wrote = noted is self.writes
         for late in self.ledger.unordered(numbers, clock, row, scope):
             held = numbers == late.number
             late_bytes = self.bytes_at(places, held)
-            unknown = self.unknown(late.agent, late.epoch, clock, late_bytes, wrote=noted is self.writes)
-            if not unknown.size:
-                continue
             missing = "with no order between"
             if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
                 missing = "with no fence.proxy.async after it"
@@ -155,11 +162,19 @@ class Noted:
                     missing = "and an mbarrier between them is used with a scope that does not reach so far"
             elif scope and late.scope:
                 missing = "and one of their scopes does not reach the other"
-            message = f"{instruction} {did.format(self.name, late)}, {missing}"
-            fault = RaceError(message, self, unknown.item(0), late.agent)
-            is_equal = noted is self.writes and late.is_plain and self.holds(late_bytes, attempt.stored, held)
-            if self.ledger.accepts(fault, attempt, late.epoch, is_equal):
-                clock.learn(late.agent, late.epoch)
+            text = f"{did.format(self.name, late)}, {missing}"
+            is_equal = wrote and late.is_plain and self.holds(late_bytes, stored, held)
+            self.conflict((late.agent, late.epoch), late_bytes, attempt, text, wrote=wrote, is_equal=is_equal)
+
+    def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
+        """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
+        the release pattern; any other ends it (8.9.2)."""
+        if read and not released:
+            return
+        kept = dict(self.released.get(address, ())) if read else {}
+        for scope, clock in released.items():
+            kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock
+        self.released[address] = kept
 
     def holds(self, places: np.ndarray, stored: Rows | None, which: np.ndarray) -> bool:
         """Whether bytes are already what a store leaves there: those of its bytes that `which`, one for each, says."""
@@ -178,7 +193,7 @@ class Shared(Noted):
 
     def note_read(self, places: Places, attempt: Attempt) -> None:
         numbers = self.writes[places]
-        if np.count_nonzero(numbers) < numbers.size:
+        if self.ledger.bears and np.count_nonzero(numbers) < numbers.size:
             byte = self.bytes_at(places, numbers == 0).item(0)
             error = UninitialisedError(f"{attempt.instruction} reads shared memory that nobody wrote", self, byte)
             self.ledger.early = self.ledger.early or error
@@ -197,15 +212,9 @@ class Shared(Noted):
         late = reads > clock.of(self.first, reads.shape[-1], min(attempt.row, KNOWN))
         for reader in np.unique(late.nonzero()[-1]).tolist() if late.any() else ():
             late_bytes = self.bytes_at(places, late[..., reader])
-            agent = self.first + reader
-            epoch = reads[..., reader].max()
-            unknown = self.unknown(agent, epoch, clock, late_bytes, wrote=False)
-            if not unknown.size:
-                continue
-            message = f"{attempt.instruction} overwrites {self.name} while reader {reader} of the CTA may still read it"
-            fault = RaceError(message, self, unknown.item(0), agent)
-            if self.ledger.accepts(fault, attempt, epoch):
-                clock.learn(agent, epoch)
+            access = self.first + reader, reads[..., reader].max()
+            text = f"overwrites {self.name} while reader {reader} of the CTA may still read it"
+            self.conflict(access, late_bytes, attempt, text)
         self.writes[places] = attempt.number
 
     def end(self) -> None:

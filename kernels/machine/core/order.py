@@ -202,8 +202,10 @@ class Ledger:
         self.accesses = [Access(0, 0, "nobody", None, False, None, 0)]
         self.latest: dict[int, int] = {}
         self.borne: FaultError | None = None
-        """The first of faults that are raised at the end of a run alone, since others matter more."""
-        self.bears_none = False
+        """The first of faults that are raised at the end of a run alone, since others matter more, or since they may be
+        consequences of `early`."""
+        self.bears = True
+        """Whether faults wait for the end of the run, as where it is judged."""
         self.early: FaultError | None = None
         """The first read of shared memory that nobody has written, which may not matter."""
         self.strict = True
@@ -226,7 +228,7 @@ class Ledger:
         for place in places.intersection(self.accept):
             self.told[ACCEPTED, place] += 1
             return True
-        if not isinstance(fault, LanesError) or self.bears_none:
+        if not self.bears or not (self.early or isinstance(fault, LanesError)):
             raise fault
         self.borne = self.borne or fault
         return False
@@ -279,20 +281,3 @@ class Replicas:
         agents = self.agents.setdefault((store, turn, content), [])
         agents.append(agent)
         return agents[:-1]
-
-
-class Releases:
-    """What was released at each address of a memory. A warp that reads there with acquire semantics then knows it."""
-
-    def __init__(self) -> None:
-        self.at: dict[int, dict[Scope, Clock]] = {}
-
-    def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
-        """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
-        the release pattern; any other ends it (8.9.2)."""
-        if read and not released:
-            return
-        kept = dict(self.at.get(address, ())) if read else {}
-        for scope, clock in released.items():
-            kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock
-        self.at[address] = kept

@@ -123,7 +123,7 @@ def read(w, at: Addresses, size: int, instruction, strong: Strong | None, space:
         may_be_copies = space == "global" and not strong
         if may_be_copies and w.cta.count > 1:
             _note_copy(w, at[which], places, instruction)
-        attempt = begin(w, memory.releases, places, instruction, strong)
+        attempt = begin(w, memory, places, instruction, strong)
         try:
             memory.note_read(places, attempt)
         except RaceError:
@@ -141,7 +141,7 @@ def write(w, at: Addresses, data: Rows, instruction, strong: Strong | None, spac
     size = data.shape[1]
     for memory, which, places in spaces(w, space).places(at, size, instruction):
         rows = data[which]
-        attempt = begin(w, memory.releases, places, instruction, strong, reads=False, stored=rows)
+        attempt = begin(w, memory, places, instruction, strong, reads=False, stored=rows)
         known = None
         if space == "shared":
             known = _beside(w, memory, at[which] % (1 << WINDOW_BITS), rows, instruction)
@@ -154,7 +154,7 @@ def write(w, at: Addresses, data: Rows, instruction, strong: Strong | None, spac
         memory.check_covered(places, instruction)
         w.among.access(memory, places, who[which], attempt, writes=True)
         memory.store(places, rows)
-        end(w, memory.releases, places, strong)
+        end(w, memory, places, strong)
 
 
 def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
@@ -203,7 +203,7 @@ def _of_copies(w, at: Addresses, places: Places) -> Clock:
 
 
 def begin(
-    w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True, stored: Rows | None = None
+    w, memory, places: Places, instruction, strong: Strong | None, *, reads: bool = True, stored: Rows | None = None
 ) -> Attempt:
     """Begin an access. A strong read acquires what was released at its addresses, if the scopes
     meet; one without acquire semantics leaves that to a fence behind it."""
@@ -211,8 +211,8 @@ def begin(
         return w.attempt(instruction, stored=stored)
     scope = w.scope(strong.reach)
     for address in starts(places, strong.size) if reads else ():
-        released = releases.at.get(address, {})
-        place = id(releases), address, strong
+        released = memory.released.get(address, {})
+        place = memory, address, strong
         if w.heard.get(place) is released:  # nothing new since it looked there last
             continue
         w.heard[place] = released
@@ -224,7 +224,7 @@ def begin(
     return w.attempt(instruction, w.scope(strong.reach, strong.size))
 
 
-def end(w, releases, places: Places, strong: Strong | None, *, read: bool = False) -> None:
+def end(w, memory, places: Places, strong: Strong | None, *, read: bool = False) -> None:
     """Publish what a strong write releases: all that the warp knew at its fences, at their scopes, and with release
     semantics all that it knows now."""
     if strong is None:
@@ -234,7 +234,7 @@ def end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fals
     if is_release:
         released[w.scope(strong.reach)] = w.among.released(w.clock, w.mask).copy()
     for address in set(starts(places, strong.size)):
-        releases.publish(address, released, read=read)
+        memory.publish(address, released, read=read)
     if is_release:
         w.tick()
 

@@ -98,7 +98,7 @@ def atomic(program, inst):
             for region, among, places in spaces(w, part).places(at, size, inst):
                 here = lanes[which][among]
                 # red acquires nothing (8.11.1).
-                attempt = begin(w, region.releases, places, inst, strong, reads=name == "atom")
+                attempt = begin(w, region, places, inst, strong, reads=name == "atom")
                 if part == "shared" or (region.empty is not None and operation != "exch"):
                     region.note_read(places, attempt)
                 region.note_write(places, attempt)
@@ -120,7 +120,7 @@ def atomic(program, inst):
                 if operation == "cas":  # a compare-and-swap that fails writes nothing
                     succeeds = (before[here] == values[0][here]).all(axis=1)
                     places = each_byte(offsets[succeeds], size)
-                end(w, region.releases, places, strong, read=True)
+                end(w, region, places, strong, read=True)
         words = np.ascontiguousarray(before.view(f"u{width // 8}").T)
         for put, word in zip(puts, words, strict=False):
             put(w, word)

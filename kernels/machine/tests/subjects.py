@@ -6,7 +6,6 @@ import re
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -338,21 +337,17 @@ def of_inner_addresses(by: int) -> tuple:
 
 
 class Like:
-    """Part of a tensor, or memory that torch knows nothing of: what Triton asks of it, and no more."""
+    """Part of a tensor: what Triton asks of it, and no more."""
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: torch.dtype):
         self.shape, self.dtype, self.data_ptr = shape, dtype, lambda: address
 
 
 def of_like() -> tuple:
-    KEPT[:] = [torch.arange(2 * N).float()]
+    KEPT[:] = torch.arange(2 * N).float(), torch.zeros(N)
     x = Like(KEPT[0].data_ptr() + 4 * N, (N,), torch.float32)
-    MEMORY[:] = [np.zeros(N, np.float32)]
-    out = Like(MEMORY[0].ctypes.data, (1, N), torch.float32)
+    out = Like(KEPT[1].data_ptr(), (1, N), torch.float32)
     return shift, (1,), (x, out, -2, N), dict(out=torch.arange(N - 2, 2 * N - 2).float()[None])
-
-
-MEMORY: list[np.ndarray] = []
 
 
 KEPT: list[torch.Tensor] = []

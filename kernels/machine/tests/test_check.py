@@ -22,6 +22,7 @@ from kernels.machine.tests.subjects import (
     DOUBLED,
     LINE,
     STORE,
+    Like,
     N,
     asserts,
     forget,
@@ -282,7 +283,7 @@ BAD_CALLS = {
     ),
     "one that does not compile": (
         dict(kernel=of_configurations(3)[0], args=of_configurations(3)[2], configs=3),
-        "copy_by_two does not compile .*",
+        "copy_by_two, config 3 of 3: .*, does not compile .*",
     ),
     "accept": (dict(accept="sort.py"), "accept='sort.py': it is a line as a verdict names it, 'sort.py:214' or .*"),
     "grid is a number": (dict(grid=4), r"grid 4 is not one to three whole numbers from 0 on, as \(4,\) or \(4, 2\)"),
@@ -291,6 +292,10 @@ BAD_CALLS = {
     "missing": (dict(args=dict(x=torch.ones(N), N=N)), "shift needs out, by too; give it in args"),
     "unknown": (dict(args=dict(num_wraps=4)), "shift has no argument num_wraps; did you mean num_warps"),
     "no kernel": (dict(kernel=print), "print> is no kernel: it is a function under @triton.jit or @gluon.jit"),
+    "memory that is not torch's": (
+        dict(args=(Like(64, (N,), torch.int8), 0, 0, N)),
+        "x is at 0x40, where no tensor .*",
+    ),
     "device": (dict(args=(torch.ones(N, device="meta"), 0, 0, N)), r"x is a .* tensor on meta; .*: x.cpu\(\)"),
     "numpy": (dict(args=(torch.ones(N).numpy(), 0, 0, N)), r"x is of NumPy; torch.from_numpy\(x\)"),
     "expected of no tensor": (dict(expected=dict(y=1)), "expected has y, which is no tensor of args; those are x, out"),

@@ -267,7 +267,7 @@ def test_stand_ins_leave_what_all_would_have_left(processes):
 
 def test_other_programs_stand_for_the_others_in_each_order():
     launch = SimpleNamespace(first=4, program=SimpleNamespace(cluster=2))
-    stand_ins = StandIns([[5, 6, 7, 8], [9]], launch, {})
+    stand_ins = StandIns(launch, [[5, 6, 7, 8], [9]], {}, {})
     assert {tuple(stand_ins.ctas(stand_ins.chosen(seed))) for seed in range(99)} == {
         (2 * a, 2 * a + 1, 2 * b, 2 * b + 1, 10, 11) for a in range(1, 5) for b in range(a + 1, 5)
     }
