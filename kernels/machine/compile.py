@@ -76,21 +76,6 @@ def in_binary(cubin: bytes, attribute: int) -> int:
     return max((int.from_bytes(value, "little") for value in values), default=1)
 
 
-def binary_key(target: int, launch: Call) -> str:
-    """Triton's key for the binary of `launch`: launches of a kernel with equal keys run one binary. Nothing is
-    compiled. `launch` is as in `compile_for`."""
-    keys = []
-
-    def note(**about) -> bool:
-        keys.append(about["key"])
-        return True  # which leaves the compiler out
-
-    with offline(target), triton.knobs.runtime.scope():
-        triton.knobs.runtime.jit_cache_hook = note
-        launch.kernel.warmup(grid=launch.grid, **launch.args)
-    return keys[0]
-
-
 def innermost(error: BaseException) -> str:
     """A compiler's error in one line: the message of the innermost function, and the source line that it is about."""
     while error.__cause__:

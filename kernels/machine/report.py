@@ -240,7 +240,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
             lacking += COMPILED
         touch = touches[-1] if touches else last
         return page(error.message, touched(touch), ("missing", lacking))
-    if error.kind in ("race", "lanes") and error.agent is not None and last:
+    if error.agent is not None and last:
         conflicts = []
         for touch in touches:
             if (touch.writes or last.writes) and (touch.warp, touch.lanes) != (last.warp, last.lanes):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .faults import LanesError, RaceError
-from .order import KNOWN, Attempt, Clock
+from .order import ALL_ROWS, KNOWN, Attempt, Clock
 from .registers import LANES
 
 COLLECTIVE = LANES
@@ -148,7 +148,7 @@ class Lanes:
             return clock
         self.parted = True
         released = clock.copy()
-        released.lower(self.agent, known[missed].min())
+        released.put(self.agent, np.minimum(clock.of(self.agent, 1, ALL_ROWS), known[missed].min()))
         released.lanes[self.agent] = np.where(lanes, clock.item(KNOWN, self.agent), known)
         return released
 
@@ -195,15 +195,15 @@ class Lanes:
         if notes.latest <= self.met and not self.parted:
             notes.clear()
         start, stop = entry.span
-        if notes.latest <= self.met or stop <= notes.start or notes.stop <= start:
-            return
+        if notes.latest > self.met and start < notes.stop and notes.start < stop:
+            self._compare(notes, entry, attempt, does)
+
+    def _compare(self, notes: Notes, entry: Entry, attempt: Attempt, does: str) -> None:
         notes.settle(self.met)
         signed = notes.epochs[entry.places].reshape(-1)
         if entry.strong:
             signed = np.maximum(signed, 0)  # strong accesses conflict with none of their kind
         epochs = np.abs(signed)
-        if epochs.max() <= self.met:
-            return
         who = entry.lanes
         held = notes.lanes[entry.places].reshape(-1)
         late = np.zeros(len(who), np.uint32)

@@ -204,8 +204,7 @@ class Shared(Noted):
     def note_write(self, places: Places, attempt: Attempt, of_writers: Clock | None = None) -> None:
         """`of_writers`: a clock that knows more of other writes than the attempt's."""
         clock = attempt.clock
-        after_writes = attempt._replace(clock=of_writers) if of_writers else attempt
-        self.compare(self.writes, places, after_writes, OVERWRITES)
+        self.compare(self.writes, places, attempt._replace(clock=of_writers or clock), OVERWRITES)
         reads = self.reads[places]
         if not self.ledger.accesses[attempt.number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
@@ -250,9 +249,7 @@ class Region(Noted):
     def note_write(self, places: Places, attempt: Attempt, of_readers: Clock | None = None) -> None:
         """`of_readers`: a clock that knows more of reads than the attempt's."""
         self.compare(self.writes, places, attempt, OVERWRITES)
-        after_reads = attempt
-        if of_readers or attempt.row > KNOWN:
-            after_reads = attempt._replace(clock=of_readers or attempt.clock, row=min(attempt.row, KNOWN))
+        after_reads = attempt._replace(clock=of_readers or attempt.clock, row=min(attempt.row, KNOWN))
         self.compare(self.reads, places, after_reads, READ_BEFORE)
         self.writes[places] = attempt.number
 

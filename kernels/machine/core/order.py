@@ -136,10 +136,6 @@ class Clock:
         """Know at least as much of an agent as up to an epoch."""
         self.put(agent, np.maximum(self.of(agent, 1, ALL_ROWS), epoch))
 
-    def lower(self, agent: int, epoch: int) -> None:
-        """Know no more of an agent than up to an epoch."""
-        self.put(agent, np.minimum(self.of(agent, 1, ALL_ROWS), epoch), count=1)
-
     def knowing(self, agents: Iterable[int]) -> "Clock":
         """A clock that also knows all that these agents ever do."""
         clock = self.copy()

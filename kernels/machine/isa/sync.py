@@ -355,18 +355,24 @@ def wait(w, inst, put, where, phase, hint):
     if not passed:
         w.polled = w.polled or w.way
     elif w.polled:
-        w.way, w.polled = w.polled, 0
+        w.way = w.polled
+        w.polled = 0
+    if passed:
+        acquire(w, inst, mbarrier.released)
+    elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
+        return Until(holds, mbarrier.describe)
+    put(w, np.full(LANES, passed))
+
+
+def acquire(w, inst, released: dict[Scope, Clock]) -> None:
     mine = w.scope(reach(inst))
-    for scope, clock in mbarrier.released.items() if passed else ():
+    for scope, clock in released.items():
         is_heard = scope.meets(mine)
         if ".relaxed" not in inst.op:
             w.clock.join(clock, None if is_heard else w.cta.unreached)
             w.among.hear(clock)
         elif is_heard:  # it is left to a fence behind the wait
             w.read[scope] = joined([clock, w.read.get(scope, clock)])
-    if not passed and "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
-        return Until(holds, mbarrier.describe)
-    put(w, np.full(LANES, passed))
 
 
 @effect("mbarrier.pending_count.b64", operands="=u32 b64", quiet=True)
