@@ -67,8 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
             if not hasattr(module, "cases"):
                 raise ValueError(f"{file} has no cases(); see --help")
             return judge(kernels[name], name, module.cases, options)
-        if name.endswith(".py"):
-            raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
         raise ValueError("it takes FILE::NAME of a kernel; see --help")
     except ValueError as error:
         parser.error(str(error))

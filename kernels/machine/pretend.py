@@ -8,6 +8,7 @@ thread: another thread cannot make tensors of `cuda`.
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -276,13 +277,11 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
         default_stream=Stream(),
         is_current_stream_capturing=False,
     )
-    for name, value in constants.items():
-        yield patch.object(torch.cuda, name, lambda *arguments, value=value, **options: value)
-    accelerator = constants | dict(current_accelerator=torch.device("cuda"), current_device_index=0)
-    accelerator |= dict(set_device_index=None, set_stream=None)
-    for name, value in accelerator.items():
-        if hasattr(torch.accelerator, name):
-            yield patch.object(torch.accelerator, name, lambda *arguments, value=value, **options: value)
+    constants |= dict(current_accelerator=torch.device("cuda"), current_device_index=0)
+    constants |= dict(set_device_index=None, set_stream=None)
+    for module, (name, value) in product((torch.cuda, torch.accelerator), constants.items()):
+        if hasattr(module, name):
+            yield patch.object(module, name, lambda *arguments, value=value, **options: value)
     yield patch.multiple(
         torch.accelerator,
         is_available=has_accelerator,

@@ -20,8 +20,6 @@ from .core.ptx import parse
 from .isa.tensor_map import KINDS, encode
 
 FLOATS = {16: "e", 32: "f", 64: "d"}
-FAR = 1 << 40
-"""A stand-in for an address that is not known yet. Like one, it takes 64 bits."""
 
 
 class PtxKernel:
@@ -46,26 +44,21 @@ class PtxKernel:
         return Program(self.code, self.shared_bytes)
 
     def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name. Raises ValueError where a parameter does not take its argument."""
+        """The arguments by name. Raises ValueError where there are too few, or too many."""
         names = list(self.code.parameters)
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
             listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
             raise ValueError(f"{self.__name__} takes {len(names)} arguments: {listed}; given are {args!r:.60}")
         if not isinstance(args, Mapping):
             args = zip(names, args, strict=True)
-        given = dict(args)
-
-        def far(_) -> int:
-            return FAR
-
-        self.values(given, far, far)
-        return given
+        return dict(args)
 
     def form(self, name: str) -> str:
         return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
 
     def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
-        """The value of each parameter: a number, or the bytes of a structure."""
+        """The value of each parameter: a number, or the bytes of a structure. Raises ValueError where it does not take
+        its argument."""
         values = []
         for (given, value), name in zip(args.items(), self.code.parameters, strict=True):
             size = self.code.parameters[name]

@@ -228,11 +228,12 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     if machine.early:
         error, reader = machine.early
         title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
+        rows = [("missing", "a write before it")]
         if not last.writes:
-            return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
-        if last.inst is reader.inst:
-            return page(title, touched(reader), ("missing", "a write before it"))
-        return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
+            rows = [("missing", "a write: there is none in the whole run")]
+        elif last.inst is not reader.inst:
+            rows = [touched(last, "\nonly later"), missing(last, reader, error, is_gluon)]
+        return page(title, touched(reader), *rows)
     touches = [touch for touch in machine.touches if touch.agent == error.agent]
     if warp is None and error.agent is not None and last:
         lacking = "a barrier of the cluster behind it (cluster.barrier(), barrier.cluster), before any CTA ends"
@@ -336,7 +337,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
     if error.message.startswith("more than"):
         rows.append(("perhaps", "it is that long, and no hang: then it takes a larger budget"))
-    return page(error.message.partition(":\n")[0], *rows)
+    return page(error.message, *rows)
 
 
 LONGEST = 50  # the most instructions of a loop that only waits
@@ -363,10 +364,6 @@ def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
 
 def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
     """What a warp waits for, and what of it is missing."""
-    turn = warp.joined
-    if turn:
-        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
-        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
     if not inst.op.startswith("mbarrier"):
         return f"for {ready if isinstance(ready, Until) else inst.op}"
     return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))

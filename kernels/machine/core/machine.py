@@ -151,7 +151,7 @@ class Machine:
             return False
         total = self.able.total
         if not total:
-            raise self._stuck("nobody can go on")
+            raise StuckError("nobody can go on")
         at = self.rng.random() * (1 + self.host_weight * len(self.hosts))
         if at >= 1:
             host = self.hosts[min(int((at - 1) / self.host_weight), len(self.hosts) - 1)]
@@ -166,10 +166,6 @@ class Machine:
         else:  # another warp was faster
             self._wait(chosen)
         return True
-
-    def _stuck(self, text: str) -> StuckError:
-        waiting = "\n".join(warp.at() for warp in self.warps)
-        return StuckError(f"{text}:\n{waiting}")
 
     def _happen(self, event: Event) -> None:
         del self.events[event]
@@ -188,7 +184,7 @@ class Machine:
 
     def _go_on(self, warp: Warp) -> None:
         if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(warp):
-            raise self._stuck("all that can go on repeat themselves, and nothing changes any more")
+            raise StuckError("all that can go on repeat themselves, and nothing changes any more")
         self._advance(warp)
         cluster = warp.cta.cluster
         if not warp.alive:

@@ -179,7 +179,7 @@ class Program:
         """The x, y and z of each warp's lanes."""
         self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)
         self.empty = []
-        for kind in map(kernel.kind, self.numbers):
+        for kind in map(kernel.kinds.get, self.numbers):
             start = 0 if kind == "pred" else -1 % 2 ** bits(kind)
             self.empty.append(full(start, storage(kind)))
 
@@ -242,7 +242,7 @@ class Program:
         if name == "_":
             return "pass"
         place = f"w.r[{self.register(name)}]"
-        declared = self.kernel.kind(name)
+        declared = self.kernel.kinds.get(name)
         if numpy_name(kind) != storage(declared):
             change = "view" if bits(kind) == bits(declared) else "astype"
             source = f"({source}).{change}({storage(declared)})"
@@ -262,7 +262,7 @@ class Program:
     # Operands.
 
     def register(self, name: str) -> int:
-        if self.kernel.kind(name) is None:
+        if self.kernel.kinds.get(name) is None:
             raise UnknownError(f"{name} is no register")
         return self.numbers.setdefault(name, len(self.numbers))
 
@@ -277,7 +277,7 @@ class Program:
         address = self.symbol(name)
         if address and kind != "pred":
             return f"full({address} + {int(offset or '0', 0)}, i8).astype({wanted})"
-        declared = self.kernel.kind(text)
+        declared = self.kernel.kinds.get(text)
         if declared is None:
             self.constants.append(_constant(text, kind))
             return f"c[{len(self.constants) - 1}]"
@@ -350,7 +350,7 @@ class Program:
         if start:
             return eval(f"lambda w: full({start} + {offset}, i8)", self.names)
         self.register(base)
-        width = bits(self.kernel.kind(base))
+        width = bits(self.kernel.kinds.get(base))
         register = self.get(base, f"b{width}")
         if width == 32:  # the sum has 32 bits too
             return lambda w: (register(w) + np.uint32(offset % 2**32)).view(np.int32).astype(np.int64)

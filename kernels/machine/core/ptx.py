@@ -111,10 +111,6 @@ class Kernel:
     def threads(self) -> int:
         return math.prod(self.block)
 
-    def kind(self, register: str) -> str | None:
-        """The declared type of a register; None where the name is no register's."""
-        return self.kinds.get(register)
-
     def loops(self) -> list[tuple[int, int]]:
         """First and last instruction of each loop: the target of a branch that goes back, and the branch."""
         loops = []

@@ -178,12 +178,6 @@ class Warp:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
         return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
 
-    def at(self) -> str:
-        places = {self.pc}
-        for group in self.others:
-            places.add(group.pc)
-        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in sorted(places))
-
 
 def check_operands(warp: Warp, count: int) -> None:
     """Raise FaultError where one of `count` instructions from the warp's pc on, which have just run, wrote a register

@@ -47,7 +47,7 @@ def copy(program, inst):
         raise UnknownError("operands that this machine does not know")
     to = program.shared_address(target_text)
     source = program.address(source_text)
-    ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
+    ignored = bool(more) and program.kernel.kinds.get(more[0]) == "pred"
     kind = "u32"
     if ignored:
         kind = "pred"
@@ -169,4 +169,4 @@ def _land(mbarrier, places, new: np.ndarray, operation: str | None, kind: str) -
     if operation:
         new = changed(operation, kind, False, shared.load(places, new.shape[1]), new)
     shared.store(places, new)
-    mbarrier.land(new.size, new.size)
+    mbarrier.land(new.size)

@@ -184,11 +184,11 @@ class Mbarrier:
         if self.pending > MOST or self.bytes > MOST:
             raise self.fault(f"more than {MOST} are expected of an")
 
-    def land(self, size: int, flew: int) -> None:
-        """Note `size` bytes that have landed, `flew` of them by TMA loads. A warp that waits then knows of the loads,
-        and of nothing that their issuer did."""
+    def land(self, size: int) -> None:
+        """Note that bytes have landed which were flying. A warp that waits then knows of the loads, and of nothing that
+        their issuer did."""
         self.bytes -= size
-        self.flying -= flew
+        self.flying -= size
         self._complete()
 
     def _complete(self) -> None:
@@ -334,7 +334,8 @@ def change_bytes(w, inst, where, number):
         if "expect_tx" in inst.op:
             mbarrier.expect(size=size)
         else:
-            mbarrier.land(size, 0)
+            mbarrier.flying += size
+            mbarrier.land(size)
     w.tick()
 
 

@@ -181,7 +181,7 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
             numbers = narrowed(data.view(np.float32).astype(np.float64), "tf32").astype(np.float32)
             data = numbers.view(np.uint8)
         shared.data[box.places(address)] = data
-        mbarrier.land(box.bytes, box.bytes)
+        mbarrier.land(box.bytes)
 
     machine.begin(Event("TMA load", cta, land))
 

@@ -34,7 +34,7 @@ class Host:
             region.note_write(places, Attempt(self.clock, number, self))
             region.store(places, data[which])
             for start in starts(places, size) if release else ():
-                region.releases.publish(start, {scope: self.clock.copy()}, read=False)
+                region.publish(start, {scope: self.clock.copy()}, read=False)
         self.clock.put(self.agent, epoch + release, UNFENCED)
 
     def __repr__(self) -> str:

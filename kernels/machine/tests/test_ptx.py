@@ -47,7 +47,7 @@ def test_a_kernel():
     ]
     assert kernel.labels == {"$L__BB0": 2, "targets": 3, "done": 3}
     assert kernel.targets == {"targets": ["$L__BB0", "done"]}
-    assert [kernel.kind(name) for name in ("%r2", "%p1", "%q1", "7")] == ["b32", "pred", None, None]
+    assert [kernel.kinds.get(name) for name in ("%r2", "%p1", "%q1", "7")] == ["b32", "pred", None, None]
 
 
 def test_braces_keep_registers_and_labels_to_themselves():
