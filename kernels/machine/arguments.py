@@ -19,11 +19,15 @@ from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
-from .compile import Call
+from .compile import Arguments, Call
+from .core.memory import OfBytes
 from .ptx_kernel import PtxKernel
 
+Tensors = Mapping[str, Tensor]
+"""Tensors by the names of arguments."""
 
-def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any], number: int = 1) -> Call:
+
+def resolve(kernel: Any, grid: Any, args: Arguments | Sequence[Any], number: int = 1) -> Call:
     """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the configuration of this number of
     those that are not pruned; heuristics set the arguments that they are for."""
     if isinstance(kernel, PtxKernel):
@@ -64,7 +68,7 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any], num
     return Call(kernel, whole_numbers("grid", grid), given, config, len(configs))
 
 
-def check_words(name: str, names: list[str], given: Mapping[str, Any]) -> None:
+def check_words(name: str, names: list[str], given: Arguments) -> None:
     words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
     for argument in given:
         if argument not in words:
@@ -113,7 +117,7 @@ def lines(accept: str | Sequence[str]) -> list[str]:
     return [text.rpartition("/")[2] for text in several(accept)]
 
 
-def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def leaves(args: Arguments) -> Iterator[tuple[str, Any]]:
     """Yield arguments by name; instead of a tuple, those inside of it."""
     for name, value in args.items():
         if isinstance(value, tuple):
@@ -122,7 +126,7 @@ def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(args: Arguments) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors among arguments by name, also those of descriptors and in tuples."""
     for name, value in leaves(args):
         if type(value).__module__ == "numpy":
@@ -136,10 +140,10 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor
 
 
-def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
+def covered_bytes(args: Arguments) -> OfBytes:
     """Flags of the bytes that belong to arguments, by the address where their storage starts. A storage whose bytes all
     do is left out."""
-    covered: dict[int, np.ndarray] = {}
+    covered: OfBytes = {}
     for _, tensor in tensors_of(args):
         flag(covered, tensor, tensor.shape, tensor.stride())
     for _, value in leaves(args):
@@ -148,7 +152,7 @@ def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
     return {start: flags for start, flags in covered.items() if not flags.all()}
 
 
-def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
+def flag(of_storages: OfBytes, tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
     """Set the flags of the bytes that a view of a storage has. `of_storages`: flags of each storage's bytes, by the
     address where the storage starts."""
     storage = tensor.untyped_storage()
@@ -160,9 +164,9 @@ def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int
         np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
 
 
-def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
+def empty_bytes(tensors: Tensors, names: Sequence[str]) -> OfBytes:
     """Flags of the bytes that nobody has written before the launch, by the address where their storage starts."""
-    empty: dict[int, np.ndarray] = {}
+    empty: OfBytes = {}
     for name in names:
         check_named("empty", name, tensors)
         tensor = tensors[name]
@@ -188,7 +192,7 @@ def as_tensors(args: Any) -> dict[str, Any]:
     return given
 
 
-def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
+def pointers_in(tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
     """Yield the elements of arguments that are addresses in tensors of this process: the argument's name, the index in
     it, and the tensor."""
     for name, table in tensors.items():
@@ -242,12 +246,12 @@ def living_tensors() -> list[Tensor]:
     return tensors
 
 
-def check_named(option: str, name: str, tensors: Mapping[str, Tensor]) -> None:
+def check_named(option: str, name: str, tensors: Tensors) -> None:
     if name not in tensors:
         raise ValueError(f"{option} has {name}, which is no tensor of args; those are {', '.join(tensors)}")
 
 
-def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def expectations(tensors: Tensors, expected: Tensors) -> dict[str, Tensor]:
     """The values that tensors must hold, in the tensors' own types."""
     wanted = {}
     for name, values in expected.items():

@@ -5,7 +5,7 @@ divisibility of every argument and the descriptors are those of a real launch.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,6 +18,9 @@ from triton.runtime.jit import JITFunction
 WARP_SIZE = 32
 REGISTERS, FRAME = 0x2F, 0x11
 """EIATTR_REGCOUNT and EIATTR_FRAME_SIZE in .nv.info of a binary: 8 bytes, the number of a function and its value."""
+
+Arguments = Mapping[str, Any]
+"""Arguments by name."""
 
 
 @dataclass(frozen=True)

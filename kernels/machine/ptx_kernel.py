@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .compile import Arguments
 from .core.faults import FaultError
 from .core.program import Program
 from .core.ptx import parse
@@ -43,7 +44,7 @@ class PtxKernel:
     def program(self) -> Program:
         return Program(self.code, self.shared_bytes)
 
-    def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    def named(self, args: Arguments | Sequence[Any]) -> dict[str, Any]:
         """The arguments by name. Raises ValueError where there are too few, or too many."""
         names = list(self.code.parameters)
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
@@ -56,7 +57,7 @@ class PtxKernel:
     def form(self, name: str) -> str:
         return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
 
-    def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
+    def values(self, args: Arguments, address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
         """The value of each parameter: a number, or the bytes of a structure. Raises ValueError where it does not take
         its argument."""
         values = []

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from .arguments import Tensors
 from .core.faults import FaultError, UnknownError
 from .core.launch import Cta
 from .core.machine import Machine
@@ -123,7 +124,7 @@ def touched(touch: Touch, more: str = "") -> Row:
     return word, text + more
 
 
-def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Machine) -> str:
+def place(tensors: Tensors, memory: Shared | Region, byte: int, machine: Machine) -> str:
     """The element of a tensor that a byte belongs to, as `out[3, 17]`, or what is nearest. A byte of shared memory is
     in that of the CTA that the machine watches."""
     size = f"({len(memory.data)} bytes)"
@@ -221,7 +222,7 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     return "missing", text
 
 
-def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], is_gluon: bool) -> str:
+def fault(error: FaultError, machine: Observed, tensors: Tensors, is_gluon: bool) -> str:
     """The page on a fault. If the fault is about a place of memory, the machine has watched that place."""
     warp = machine.warp
     last = machine.touches[-1] if machine.touches else None
@@ -269,7 +270,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     return page(error.message, ("at", text))
 
 
-def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
+def bounds(error: FaultError, machine: Observed, tensors: Tensors) -> tuple[str, int]:
     """A title that says how far an address is off, and the address."""
     memory = error.memory
     byte = address = error.byte
@@ -302,7 +303,7 @@ def last_write(machine: Observed) -> Row:
     return "written", text
 
 
-def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
+def hang(error: FaultError, machine: Machine, tensors: Tensors) -> str:
     """The page on a run that does not end: who waits for what. Warps that wait for the same stand together."""
     waits: dict[tuple, tuple[Instruction, list[Warp]]] = {}
     spinning = set()
@@ -343,7 +344,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
 LONGEST = 50  # the most instructions of a loop that only waits
 
 
-def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
+def polled(warp: Warp, pc: int, tensors: Tensors) -> list[str]:
     """The elements that the loop around an instruction looks at again and again, and what they hold."""
     kernel = warp.program.kernel
     machine = warp.cta.machine

@@ -14,6 +14,7 @@ import numpy as np
 
 from .core.launch import Launch
 from .core.machine import Machine
+from .core.memory import OfBytes
 from .core.order import CLUSTER_BITS
 
 MEETS = re.compile(r"atom|red\.|cp\.reduce|membar|griddep|fence\.(acq|sc|rel)|(ld|st)\S*\.(acq|rel|vol|mmio)")
@@ -25,10 +26,10 @@ class StandIns:
     launch: Launch
     alike: list[list[int]]
     """The numbers of the clusters of each class."""
-    writers: dict[int, np.ndarray]
-    """The cluster that has written each byte, by the address where an array begins."""
-    results: dict[int, np.ndarray]
-    """What the first order left in each array."""
+    writers: OfBytes
+    """The cluster that has written each."""
+    results: OfBytes
+    """What the first order left."""
 
     def __str__(self) -> str:
         return f"{len(self.chosen(0))} of {sum(map(len, self.alike))} programs stand for the others"

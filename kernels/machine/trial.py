@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.compiler.errors import CompilationError
 
 from . import report
-from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, tensors_of
+from .arguments import Tensors, covered_bytes, empty_bytes, expectations, pointers_in, tensors_of
 from .compile import Call, innermost
 from .core.faults import FaultError, UnknownError
 from .core.machine import Machine
@@ -364,7 +364,7 @@ LEFT: WeakKeyDictionary = WeakKeyDictionary()
 """A checksum of what the last check left in each storage."""
 
 
-def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def left_by_a_check(tensors: Tensors) -> Iterator[str]:
     for name, tensor in tensors.items():
         if LEFT.get(tensor.untyped_storage()) == zlib.crc32(whole(tensor)):
             yield f"{name} began as an earlier check left it: give each check tensors of its own"

@@ -15,7 +15,8 @@ import triton
 from torch import Tensor
 
 from . import report
-from .arguments import lines, resolve, several, tensors_of, whole_numbers
+from .arguments import Tensors, lines, resolve, several, tensors_of, whole_numbers
+from .compile import Arguments
 from .core.faults import UnknownError
 from .core.order import ACCEPTED
 from .launcher import old_objects_frozen, whole
@@ -63,10 +64,10 @@ class Verdict:
 def check(
     kernel: Any,
     grid: Sequence[int] | Callable[[dict], Sequence[int]],
-    args: Mapping[str, Any] | Sequence[Any],
+    args: Arguments | Sequence[Any],
     *,
     configs: int | str = 1,
-    expected: Mapping[str, Tensor] | Tensor | Sequence[Tensor] | None = None,
+    expected: Tensors | Tensor | Sequence[Tensor] | None = None,
     empty: Sequence[str] = (),
     seeds: int = 8,
     seed: int = 0,
@@ -216,7 +217,7 @@ def check_ptx(
     entry: str | None,
     grid: Sequence[int],
     block: Sequence[int],
-    args: Mapping[str, Any] | Sequence[Any],
+    args: Arguments | Sequence[Any],
     shared: int = 0,
     *,
     cluster: int = 1,

@@ -287,12 +287,10 @@ class Machine:
                     return
                 step = steps[warp.pc]
                 self.executed += step.count or 1
-                at = warp.pc
                 if step.count:
                     step.run(warp) if warp.lanes is None else run_in_lanes(warp, step)
                     if warp.operands:
                         check_operands(warp, step.count)
-                    warp.way = hash((warp.way, at))
                     warp.pc += step.count
                     continue
                 warp.mask = warp.lanes
@@ -306,6 +304,7 @@ class Machine:
                             warp.pc += 1
                             continue
                         warp.mask = mask
+                at = warp.pc
                 ready = step.run(warp)
                 if ready is not None:
                     if warp.lanes is None:

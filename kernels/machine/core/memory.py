@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Replicas, Scope, joined
+from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Released, Replicas, joined
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -31,6 +31,8 @@ Places = np.ndarray | slice
 """An index of bytes: [n, size], or a slice where all of them follow one another."""
 Which = np.ndarray | slice
 """An index of accesses: some of them, or EVERY."""
+OfBytes = dict[int, np.ndarray]
+"""An item for each byte of arrays, by the address in this process where an array begins."""
 
 
 @lru_cache(maxsize=64)
@@ -87,7 +89,7 @@ class Noted:
         self.number = number
         self.writes = np.zeros(len(data), np.int32)
         self.reads = np.zeros((len(data), *readers), np.int32)
-        self.released: dict[int, dict[Scope, Clock]] = {}
+        self.released: dict[int, Released] = {}
         """What was released at each address. A warp that reads there with acquire semantics then knows it."""
 
     def places(self, at: Addresses, size: int, instruction, unit: int) -> Places:
@@ -166,7 +168,7 @@ class Noted:
             is_equal = wrote and late.is_plain and self.holds(late_bytes, stored, held)
             self.conflict((late.agent, late.epoch), late_bytes, attempt, text, wrote=wrote, is_equal=is_equal)
 
-    def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
+    def publish(self, address: int, released: Released, *, read: bool) -> None:
         """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
         the release pattern; any other ends it (8.9.2)."""
         if read and not released:
@@ -260,8 +262,8 @@ class GlobalMemory:
         self.notes_readers = False
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
-        self.covered: dict[int, np.ndarray] = {}  # as in the region of an array, by the array's address in this process
-        self.empty: dict[int, np.ndarray] = {}  # likewise, for each byte
+        self.covered: OfBytes = {}  # as in the region of an array
+        self.empty: OfBytes = {}  # likewise
         # Fences by the address of a map: the numbers of the writes that a fence covers, its agent and its epoch.
         self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 

@@ -171,6 +171,10 @@ class Clock:
                 np.maximum(block[row], block[KNOWN], out=fenced[row])
 
 
+Released = dict[Scope, Clock]
+"""What is released, or acquired, by the scope of that."""
+
+
 def joined(clocks: Iterable[Clock]) -> Clock:
     first, *others = clocks
     total = first.copy()

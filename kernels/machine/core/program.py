@@ -25,6 +25,8 @@ NO_LANES = np.zeros(LANES, bool).tobytes()
 Ready = Callable[[], bool]
 """A condition that a warp waits for: whether it may go on. Most often it is an `Until`."""
 Effect = Callable[[Any], Ready | None]
+Get = Callable[[Any], np.ndarray]
+"""A function of a warp that gives the value of an operand."""
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
 """Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
 them."""
@@ -300,7 +302,7 @@ class Program:
             return str(self.kernel.locals[name][0])
         return None
 
-    def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
+    def get(self, text: str, kind: str) -> Get:
         """A function of a warp that gives an operand's value."""
         return eval(f"lambda w: {self.read(text, kind)}", self.names)
 
@@ -336,7 +338,7 @@ class Program:
     def puts(self, vector: str, kind: str) -> list[Callable]:
         return [self.put(name, kind) for name in names_in(vector)]
 
-    def address(self, text: str) -> Callable[[Any], np.ndarray]:
+    def address(self, text: str) -> Get:
         """A function of a warp that gives the addresses, int64, of `[register + offset]` or `[number]`."""
         match = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not match:
@@ -358,7 +360,7 @@ class Program:
             return lambda w: register(w).view(np.int64)
         return lambda w: register(w).view(np.int64) + offset
 
-    def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
+    def shared_address(self, text: str) -> Get:
         """A function of a warp that gives the offsets of the addresses in its own CTA's shared memory."""
         get = self.address(text)
         return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)

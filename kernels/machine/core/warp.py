@@ -11,7 +11,7 @@ from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
 from .lanes import Lanes
-from .order import UNFENCED, Agent, Attempt, Clock, Scope
+from .order import UNFENCED, Agent, Attempt, Clock, Released, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
@@ -101,7 +101,7 @@ class Warp:
     # Attributes that are the same for all warps at first.
     calls = ()
     way = 0
-    """A hash of the instructions that it has executed, without waits that were in vain."""
+    """A hash of the effects that it has executed, among them branches, without waits that were in vain."""
     polled = 0
     """What it was before such a wait."""
     epoch = 0
@@ -142,9 +142,9 @@ class Warp:
         self.groups: dict[str, Groups] = {}
         self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
-        self.released: dict[Scope, Clock] = {}  # what strong writes behind fences release, by the fences' scopes
+        self.released: Released = {}  # what strong writes behind fences release, by the fences' scopes
         self.inits = Clock(self.clock.width)  # of the mbarriers whose initialisation a fence has released
-        self.read: dict[Scope, Clock] = {}  # what fences behind relaxed reads acquire, by scope
+        self.read: Released = {}  # what fences behind relaxed reads acquire, by scope
         self.heard: dict[Any, dict] = {}  # what was released at the last strong read, by its place and kind
 
     def group(self, kind: str) -> Groups:

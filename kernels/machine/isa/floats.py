@@ -69,9 +69,7 @@ def narrowed(x, kind: str, mode: str = "rn"):
 def to_fp8(x, kind: str):
     """The bits of e4m3 or e5m2, as .satfinite has them. Both are upper bits of an fp16: e5m2 of the value itself, e4m3
     of a 256th of it."""
-    largest = FORMATS[kind][2]
-    values = np.clip(x.astype(FP64), -largest, largest)
-    values = narrowed(values, kind)
+    values = narrowed(within(x.astype(FP64), kind), kind)
     if kind == "e5m2":
         byte = values.astype(FP16).view(np.uint16) >> 8
     else:

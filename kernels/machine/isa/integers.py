@@ -22,22 +22,18 @@ def remainder(a, b):
     return a - divide(a, b) * b
 
 
-def shift_left(a, by):
+def shift_left(a, by, shift=np.left_shift):
     """A shift by the width or more gives 0 (9.7.8.8)."""
     width = 8 * a.itemsize
     distance = np.minimum(by, width - 1)
-    shifted = a << distance.astype(a.dtype)
-    return np.where(by < width, shifted, 0)
+    return np.where(by < width, shift(a, distance.astype(a.dtype)), 0)
 
 
 def shift_right(a, by):
     """A shift by the width or more gives 0, or copies of the sign where the type has one."""
-    width = 8 * a.itemsize
-    distance = np.minimum(by, width - 1)
-    shifted = a >> distance.astype(a.dtype)
     if a.dtype.kind == "i":
-        return shifted
-    return np.where(by < width, shifted, 0)
+        by = np.minimum(by, 8 * a.itemsize - 1)
+    return shift_left(a, by, np.right_shift)
 
 
 def high_half(a, b):

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.cluster import Turn
 from ..core.divergence import all_here
 from ..core.faults import BarrierError, RaceError, UnknownError
-from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Attempt, Clock, Scope, joined
+from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Attempt, Clock, Released, Scope, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
 from ..core.registers import numpy_name
 from .access import chosen, numbers
@@ -164,10 +164,10 @@ class Mbarrier:
         self.count = self.pending = count
         self.bytes = self.phase = self.flying = 0
         self.landed = Clock(cta.launch.start.width)
-        self.next: dict[Scope, Clock] = {cta.scope: self.landed}  # what is released by the end of the phase
-        self.released: dict[Scope, Clock] = {}  # what was by the end of the phase before
+        self.next: Released = {cta.scope: self.landed}  # what is released by the end of the phase
+        self.released: Released = {}  # what was by the end of the phase before
 
-    def arrive(self, released: dict[Scope, Clock], count: int) -> None:
+    def arrive(self, released: Released, count: int) -> None:
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
@@ -365,7 +365,7 @@ def wait(w, inst, put, where, phase, hint):
     put(w, np.full(LANES, passed))
 
 
-def acquire(w, inst, released: dict[Scope, Clock]) -> None:
+def acquire(w, inst, released: Released) -> None:
     mine = w.scope(reach(inst))
     for scope, clock in released.items():
         is_heard = scope.meets(mine)

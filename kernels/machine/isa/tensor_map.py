@@ -47,16 +47,18 @@ fence.proxy.tensormap::generic.acquire.SCOPE | without it between, TMA must not 
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
+Sizes = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class TensorMap:
     """A tensor, and a box that may lie anywhere on it. Sizes begin with the outermost dimension."""
 
     address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: Sizes
+    strides: Sizes
     """Bytes from one index of a dimension to the next; the last is the size of an element."""
-    box: tuple[int, ...]
+    box: Sizes
     swizzle: int = 0
     """0: none; 1, 2, 3: of 32, 64, 128 bytes."""
     kind: str = "u8"
@@ -65,7 +67,7 @@ class TensorMap:
     """The bytes that stand for an element outside of the tensor."""
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def extent(self) -> Sizes:
         """The sizes of the box, the innermost in bytes."""
         return (*self.box[:-1], self.box[-1] * self.strides[-1])
 
@@ -101,7 +103,7 @@ class TensorMap:
 
 
 @lru_cache(maxsize=256)
-def _places(address: int, extent: tuple[int, ...], swizzle: int) -> np.ndarray:
+def _places(address: int, extent: Sizes, swizzle: int) -> np.ndarray:
     count = math.prod(extent) // 16
     units = swizzled(address + np.arange(count) * 16, swizzle)
     return each_byte(units, 16).reshape(extent)
