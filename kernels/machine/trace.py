@@ -24,7 +24,6 @@ from .core.program import Program, Ready, Step
 from .core.ptx import Instruction
 from .core.warp import Event, Warp
 
-ORDERING = ("bar", "barrier", "mbarrier", "fence", "membar")
 SHARED_BYTES = 1 << 24  # addresses of shared memory are below it, whatever window they are in
 WIDEST = 32  # bytes that a lane accesses at once
 
@@ -136,20 +135,17 @@ class Observed(Machine):
 
     def _traced(self, inst: Instruction, step: Step, warp: Warp) -> Ready | None:
         begun = self.executed - (step.count or 1)
+        _, since = self.waits.setdefault(warp, (inst, begun))
         ready = step.run(warp)
         if ready:
-            self.waits.setdefault(warp, (inst, begun))
             return ready
+        del self.waits[warp]
         name = inst.op
         if step.count:
             name = f"{step.count} of arithmetic"
-        _, since = self.waits.pop(warp, (inst, begun))
-        if since == begun and inst.op.split(".")[0] in ORDERING:
-            self._add(warp, inst, name, "i", begun, s="t")
-        else:
-            if since < begun:
-                name = f"waits: {name}"
-            self._add(warp, inst, name, "X", since, dur=self.executed - since)
+        if since < begun:
+            name = f"waits: {name}"
+        self._add(warp, inst, name, "X", since, dur=self.executed - since)
         for event in self.events:
             if event not in self.under_way:
                 note = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))

@@ -50,7 +50,7 @@ class Launch:
         image = b""
         for name, value in self.parameters.items():
             image += bytes(-len(image) % PARAMETER_BYTES)
-            is_map = isinstance(value, int) and self.program.kernel.parameters[name] > 8
+            is_map = isinstance(value, int) and self.program.kernel.parameters[name].size > 8
             self.addresses[name] = value if is_map else PARAMETERS + len(image)
             image += value if isinstance(value, bytes) else (value % 2**64).to_bytes(8, "little")
         self.image = np.frombuffer(image, np.uint8)

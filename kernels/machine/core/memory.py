@@ -102,14 +102,14 @@ class Noted:
         else:
             every = range(places.start, places.stop, size)
             every = [*every[:2], every[-1]]  # the others are as far apart
-        for at in min(every), max(every):
-            if not 0 <= at <= len(self.data) - size:
-                message = f"{instruction}: byte {at} of {self.name} of {len(self.data)} bytes"
-                raise BoundsError(message, self, at)
         for at in every:
-            if at % unit:
-                message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
-                raise BoundsError(message, self, at)
+            problem = ""
+            if not 0 <= at <= len(self.data) - size:
+                problem = f"of {len(self.data)} bytes"
+            elif at % unit:
+                problem = f"is no multiple of {unit}"
+            if problem:
+                raise BoundsError(f"{instruction}: byte {at} of {self.name} {problem}", self, at)
         return places
 
     def load(self, places: Places, size: int) -> Rows:
