@@ -60,7 +60,6 @@ class Observed(Machine):
         self.warp: Warp | None = None  # the one that goes on
         self.watched: Noted | None = None
         self.cta: Cta | None = None  # the one whose shared memory is watched
-        self.patient: set[Cta] = set()
         self.trace: list[dict] = []
         self.tracks: set[Warp] = set()
         self.waits: dict[Warp, tuple[Instruction, int]] = {}
@@ -75,11 +74,9 @@ class Observed(Machine):
     def _begin(self) -> None:
         super()._begin()
         for cta in self.ctas:
-            if cta not in self.patient:
-                self.patient.add(cta)
-                self._watch(cta.shared)
-                if cta.shared is self.watched:
-                    self.cta = cta
+            self._watch(cta.shared)
+            if cta.shared is self.watched:
+                self.cta = cta
 
     def _add_watched(self, add: Callable, data: np.ndarray) -> int:
         address = add(data)
