@@ -93,7 +93,6 @@ class launches:  # noqa: N801 (it is used as a function)
         self.verdicts: list[Launch] = []
         self.row: list[Trial | Tensor] = []  # launches that the next one may overlap
         self.others_seen = OnCpu.others
-        self.thread = 0
         self.stack = ExitStack()
 
     def __enter__(self) -> "launches":

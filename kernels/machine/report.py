@@ -283,11 +283,9 @@ def bounds(error: FaultError, machine: Observed, tensors: Tensors) -> tuple[str,
         memory = machine.memory.regions[number - 1]
         byte = address - (number << REGION_BITS)
     title = place(tensors, memory, byte, machine)
-    alignment = re.search(r"is no multiple of \d+", error.message)
-    if error.message.endswith("no argument covers"):
-        title += ": it is written, and no argument covers it"
-    elif alignment:
-        title += f": its address {alignment[0]}"
+    _, mark, problem = error.message.partition("; ")
+    if mark:
+        title += f": {problem}"
     return title, address
 
 
@@ -336,8 +334,6 @@ def hang(error: FaultError, machine: Machine, tensors: Tensors) -> str:
         if waiting:
             text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
-    if error.message.startswith("more than"):
-        rows.append(("perhaps", "it is that long, and no hang: then it takes a larger budget"))
     return page(error.message, *rows)
 
 

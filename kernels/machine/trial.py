@@ -222,15 +222,11 @@ class Trial:
         if self.is_first and kind == "exact":
             self.stand_ins = stand_ins(machine)
         self.is_first = False
-        self._doubt(machine)
-        return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
-
-    def _doubt(self, machine: Machine) -> None:
-        """Note what no run shows, which is not that of lanes that have arrived each for itself."""
         self.doubts = []
         for problem, inst in self.races.items():
-            if not machine.arrivals.get(inst):
+            if not machine.arrivals.get(inst):  # else each lane has arrived for itself
                 self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
+        return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
 
     def _explain(self, fault: FaultError | UnknownError, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of a fault, and its text, for which most often another run is watched."""

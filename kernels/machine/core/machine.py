@@ -317,7 +317,7 @@ class Machine:
                 warp.way = hash((warp.way, at))
                 warp.pc += 1
                 if warp.alive and self.executed > self.budget:
-                    raise StuckError(f"more than {self.budget} instructions")
+                    raise StuckError(f"more than {self.budget} instructions: it hangs, or takes a larger budget")
                 if not warp.alive or (step.visible and self.rng.random() >= self.calm):
                     return
         except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:

@@ -105,11 +105,11 @@ class Noted:
         for at in every:
             problem = ""
             if not 0 <= at <= len(self.data) - size:
-                problem = f"of {len(self.data)} bytes"
+                problem = f" of {len(self.data)} bytes"
             elif at % unit:
-                problem = f"is no multiple of {unit}"
+                problem = f"; its address is no multiple of {unit}"
             if problem:
-                raise BoundsError(f"{instruction}: byte {at} of {self.name} {problem}", self, at)
+                raise BoundsError(f"{instruction}: byte {at} of {self.name}{problem}", self, at)
         return places
 
     def load(self, places: Places, size: int) -> Rows:
@@ -131,7 +131,8 @@ class Noted:
         inside = self.covered[places]
         if not inside.all():
             byte = self.bytes_at(places, ~inside).item(0)
-            raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
+            message = f"{instruction}: byte {byte} of {self.name}; it is written, and no argument covers it"
+            raise BoundsError(message, self, byte)
 
     def conflict(
         self, access: tuple[int, int], places: np.ndarray, attempt: Attempt, text: str, *, wrote=False, is_equal=False

@@ -189,6 +189,8 @@ KINDS = {
     "a condition": (f"{EARLY} setp.gt.s32 p, b, 0; selp.u32 b, 1, 2, p;", {}, "uninitialised: byte 0 "),
     "a loop": (f"{EARLY} setp.gt.s32 p, b, 0; @p bra END; add.u32 c, c, 1; END: mov.u32 b, 0;", {}, "uninitialised: "),
     "an address": (f"{EARLY} and.b32 b, b, 252; ld.shared.u32 c, [b]; mov.u32 b, c;", {}, "uninitialised: byte 0 "),
+    "a race behind a value that nobody uses": (f"{EARLY} mov.u32 b, a; st.global.u32 [n], a;",
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n "),
     "each lane arrives for itself": (INIT.format(64) + ARRIVE, {}, "exact: [^\n]*$"),
     "a lane arrives for its warp": (f"{INIT.format(2)} setp.eq.u32 p, b, 0; @p {ARRIVE}", {}, "exact: .*\n  perhaps"),
     "stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT, "exact: .* events; in all but the first 2 of 8 programs stand"),
