@@ -48,7 +48,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
     parser.add_argument("--empty", action="append", default=[], metavar="NAME", help="a tensor of torch.empty's")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that share the orders (one a core)")
-    parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
     options = parser.parse_args(words)
@@ -150,8 +149,6 @@ def judge_each(
             finally:
                 os.dup2(stderr, 2)
             sender.send((number, f"{text}\n", is_bad))
-            if is_bad and options.trace:
-                break
     finally:
         sender.send(None)
 

@@ -1,16 +1,13 @@
-"""A machine that is watched. It notes who accesses one place of memory and, for a trace, all that happens.
+"""A machine that is watched. It notes who accesses one place of memory.
 
 Runs are deterministic. The first run notes nothing; a run that showed something is run again to look closer. This
 module models no part of PTX.
 """
 
-import copy
-import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -20,9 +17,8 @@ from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Noted
 from .core.order import Attempt
-from .core.program import Program, Ready, Step
 from .core.ptx import Instruction
-from .core.warp import Event, Warp
+from .core.warp import Warp
 
 SHARED_BYTES = 1 << 24  # addresses of shared memory are below it, whatever window they are in
 WIDEST = 32  # bytes that a lane accesses at once
@@ -47,23 +43,17 @@ class SeenError(Exception):
 
 class Observed(Machine):
     """A machine that notes each access to a place. `place` is the number of a memory, and a byte of it. A read of the
-    place before anybody has written it is no fault: the run goes on up to the write. `is_traced`: everything that
-    happens is kept, for `write_trace`."""
+    place before anybody has written it is no fault: the run goes on up to the write."""
 
-    def __init__(self, *args, place: tuple[int, int] | None = None, is_traced: bool = False):
+    def __init__(self, *args, place: tuple[int, int] | None):
         super().__init__(*args)
         self.place = place
-        self.is_traced = is_traced
-        self.ledger.bears = place is None
+        self.ledger.bears = False
         self.touches: list[Touch] = []
         self.early: tuple[UninitialisedError, Touch] | None = None
         self.warp: Warp | None = None  # the one that goes on
         self.watched: Noted | None = None
         self.cta: Cta | None = None  # the one whose shared memory is watched
-        self.trace: list[dict] = []
-        self.tracks: set[Warp] = set()
-        self.waits: dict[Warp, tuple[Instruction, int]] = {}
-        self.under_way: dict[Event, Callable] = {}
         self.memory.add = partial(self._add_watched, self.memory.add)
 
     def _advance(self, warp: Warp) -> None:
@@ -115,64 +105,6 @@ class Observed(Machine):
             error = fault
         if error and not self.early:
             self.early = error, touch
-
-    # Chrome's trace format, which ui.perfetto.dev opens: a process for each CTA, a thread for each warp, a microsecond
-    # for each instruction. What the hardware does in its own time is an asynchronous event, from b to e.
-
-    def launch(self, program: Program, *args, **more) -> int:
-        if self.is_traced:
-            steps = []
-            for inst, step in zip(program.kernel.code, program.steps, strict=True):
-                run = partial(self._traced, inst, step)
-                vars(run).update(vars(step.run) if step else {})  # as the lanes that have to come along
-                steps.append(step and replace(step, run=run))
-            program = copy.copy(program)
-            program.steps = steps
-        return super().launch(program, *args, **more)
-
-    def _traced(self, inst: Instruction, step: Step, warp: Warp) -> Ready | None:
-        begun = self.executed - (step.count or 1)
-        _, since = self.waits.setdefault(warp, (inst, begun))
-        ready = step.run(warp)
-        if ready:
-            return ready
-        del self.waits[warp]
-        name = inst.op
-        if step.count:
-            name = f"{step.count} of arithmetic"
-        if since < begun:
-            name = f"waits: {name}"
-        self._add(warp, inst, name, "X", since, dur=self.executed - since)
-        for event in self.events:
-            if event not in self.under_way:
-                note = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))
-                note("b", self.executed)
-                self.under_way[event] = note
-
-    def _turn(self) -> bool:
-        goes_on = super()._turn()
-        for event in [event for event in self.under_way if event.done]:
-            self.under_way.pop(event)("e", self.executed)
-        return goes_on
-
-    def _add(self, warp: Warp, inst: Instruction | None, name: str, phase: str, ts: int = 0, **more) -> None:
-        if warp not in self.tracks:
-            self.tracks.add(warp)
-            self._add(warp, None, "process_name", "M", args=dict(name=f"CTA {warp.cta.number}"))
-            self._add(warp, None, "thread_name", "M", args=dict(name=f"warp {warp.number}"))
-        event = dict(name=name, ph=phase, ts=ts, pid=warp.cta.first, tid=warp.number + 1, **more)
-        if inst:
-            event["args"] = dict(source=inst.source, ptx=str(inst))
-        self.trace.append(event)
-
-    def write_trace(self, path: str | Path, fault: Exception | None) -> None:
-        for warp, (inst, since) in self.waits.items():
-            self._add(warp, inst, f"waits: {inst.op}", "X", since, dur=self.executed - since)
-        warp = self.warp or next(iter(self.tracks), None)
-        if fault and warp:
-            self._add(warp, None, str(fault), "i", self.executed, s="g")
-        trace = dict(traceEvents=self.trace)
-        Path(path).write_text(json.dumps(trace))
 
 
 def is_among(byte: int, places: slice | np.ndarray) -> bool:

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -102,7 +101,7 @@ class Trial:
             _, contents = self.before[start]
             contents[flags] = EMPTY
 
-    def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
+    def outcomes(self, seeds: Sequence[int], processes: int) -> Iterator[Outcome]:
         """Yield the outcome of each order of events. The others must agree with the first."""
         try:
             made = self._compiled()
@@ -111,10 +110,9 @@ class Trial:
             return
         self._note(made)
         self.is_first = len(seeds) > 1 and not self.terms.all_programs
-        yield self.run(seeds[0], trace)
-        if processes == 1 or trace:
-            for seed in seeds[1:]:
-                yield self.run(seed, trace)
+        yield self.run(seeds[0])
+        if processes == 1:
+            yield from map(self.run, seeds[1:])
         else:
             yield from self._forked(seeds[1:], processes)
         if self.row:
@@ -210,14 +208,12 @@ class Trial:
                 names.append(name)
         return names
 
-    def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
+    def run(self, seed: int) -> Outcome:
         self.chosen = self.stand_ins.chosen(seed) if self.stand_ins else []
-        machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
+        machine = Machine(seed, *self.limits)
         fault = self._execute(machine)
         if fault and fault is machine.ledger.early and not self._matters(machine, seed):
             fault = machine.ledger.borne
-        if trace:
-            machine.write_trace(trace, fault)
         kind, text = self._explain(fault, machine, seed) if fault else self._compare(machine, seed)
         if self.is_first and kind == "exact":
             self.stand_ins = stand_ins(machine)

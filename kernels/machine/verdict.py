@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import triton
@@ -79,7 +78,6 @@ def check(
     slots: int | None = None,
     budget: int = BUDGET,
     processes: int = 1,
-    trace: str | Path | None = None,
     row: "list[Trial | Tensor] | None" = None,
 ) -> Verdict:
     """Run `kernel[grid](**args)` under `seeds` orders of events, from `seed` on, and return a verdict.
@@ -114,8 +112,6 @@ def check(
 
     `processes`: forked processes that share the orders of events. Tensors then hold the results of the first order.
 
-    `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
-
     `row`: launches right before this one that programmatic dependent launch lets it overlap. A kernel of torch's stands
     there as the tensor that it wrote. If this launch is exact it is added to them, else they are dropped.
 
@@ -133,7 +129,7 @@ def check(
     trial = Trial(resolve(kernel, grid, args, configs), arch, expected, row or [], terms)
     orders = range(seed, seed + seeds)
     with old_objects_frozen():
-        outcomes = [*tried(trial.outcomes(orders, processes, trace), budget)]
+        outcomes = [*tried(trial.outcomes(orders, processes), budget)]
     trial.remember()
     verdict = concluded(trial, outcomes, orders, begun)
     if row is not None:

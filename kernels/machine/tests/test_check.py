@@ -1,9 +1,8 @@
-"""Verdicts on small kernels, each with a mistake of one kind; what bad calls are told; traces."""
+"""Verdicts on small kernels, each with a mistake of one kind; what bad calls are told."""
 
 import contextlib
 import gc
 import io
-import json
 import os
 import re
 import resource
@@ -237,7 +236,7 @@ def test_many_programs_that_stand_at_once_take_little_each(elsewhere):
 def frozen_in_and_after_a_check() -> list[bool]:
     frozen = []
 
-    def run(trial: Trial, seed: int, trace: None) -> Outcome:
+    def run(trial: Trial, seed: int) -> Outcome:
         frozen.append(gc.get_freeze_count() > 0)
         return Outcome("exact", "", seed, 0)
 
@@ -344,35 +343,6 @@ def test_interpreted_kernels_are_refused(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     with pytest.raises(ValueError, match="TRITON_INTERPRET is set"):
         check(shift, (1,), (torch.ones(N), torch.ones(N), 0, N))
-
-
-def traced() -> list[dict]:
-    """Events of a run that hangs, and of one with TMA."""
-    traces = []
-    for subject in (of_ring("mbarrier.arrive(empty)"), of_box(WAITS=True, ENDS=True)):
-        with tempfile.NamedTemporaryFile() as file:
-            judge(*subject, seeds=2, trace=file.name)
-            traces.append(json.loads(Path(file.name).read_text()))
-    return traces
-
-
-def test_a_trace_has_what_perfetto_reads(elsewhere):
-    """By the Trace Event Format, whose phases are: X complete, i instant, b and e asynchronous, M metadata."""
-    hung, moved = elsewhere(traced)
-    needed = {"X": {"ts", "dur"}, "i": {"ts", "s"}, "b": {"ts", "id"}, "e": {"ts", "id"}, "M": set()}
-    for event in [*hung["traceEvents"], *moved["traceEvents"]]:
-        assert {"name", "pid", "tid", *needed[event["ph"]]} <= event.keys()
-    tracks = {event["args"]["name"] for event in hung["traceEvents"] if event["ph"] == "M"}
-    assert tracks == {"CTA 0", *(f"warp {number}" for number in range(8))}
-    *_, fault = hung["traceEvents"]
-    assert fault["s"] == "g"
-    assert fault["name"].startswith("nobody can go on")
-    waits = [event for event in hung["traceEvents"] if event["name"].startswith("waits: mbarrier.try_wait")]
-    assert {"doubled.py:11", "doubled.py:20"} <= {event["args"]["source"] for event in waits}
-    began, ended = ([e for e in moved["traceEvents"] if e["ph"] == phase] for phase in "be")
-    assert {event["cat"] for event in began} == {"TMA load", "TMA store"}
-    assert sorted(e["id"] for e in began) == sorted(e["id"] for e in ended)
-    assert all(e["ts"] > b["ts"] for b in began for e in ended if e["id"] == b["id"])
 
 
 def refused() -> list[str]:
