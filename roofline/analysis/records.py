@@ -204,7 +204,8 @@ def _notes(record: dict, shape: Shape) -> str:
     late = record["late"]
     off_pace = record.get("link_off_pace")
     gather = shape.facts.get("gather")
-    notes = ["measured apart"] * bool(shape.apart) + ["cache warm"] * shape.cache.startswith("warm")
+    is_warm = shape.analysis == "throughput" and shape.cache.startswith("warm")
+    notes = ["measured apart"] * bool(shape.apart) + ["cache warm"] * is_warm
     if record["throttled"]:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:

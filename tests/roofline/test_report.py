@@ -162,3 +162,9 @@ def test_a_terminal_has_aligned_columns_and_an_empty_one_nowhere():
     rows = [{"shape": shape, "M": m, "notes": ""} for shape, m in (("a", "1"), ("a", "20"), ("b", "3"))]
     table = tables.written(rows)
     assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "b       3"]
+
+
+def test_a_matmul_whose_operands_stay_in_the_cache_says_so(loaded):
+    about, *rounds = shape(16, FAST)
+    records = records_of(loaded([*LINES[:5], about | {"cache": "warm: 7 sets of operands"}, *rounds, END]))
+    assert {record["notes"] for record in records} == {"cache warm"}
