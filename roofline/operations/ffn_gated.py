@@ -70,26 +70,25 @@ class FfnGated(Case):
 
     def __post_init__(self):
         super().__post_init__()
-        self.down  # noqa: B018 which refuses other sizes
+        self.down()
 
-    @property
     def down(self) -> Matmul:
-        """The matmul of its second half."""
+        """The matmul of its second half. Raises ValueError for sizes that do not fit."""
         return Matmul(self.model, "down", self.tp, self.m, self.dtype)
 
     @property
     def n(self) -> int:
         """Columns of x and out: D."""
-        return self.down.n
+        return self.down().n
 
     @property
     def k(self) -> int:
         """Columns of what lies between the halves, on this rank: F / tp."""
-        return self.down.k
+        return self.down().k
 
     @property
     def facts(self) -> dict[str, int]:
-        return self.down.facts
+        return self.down().facts
 
     @property
     def operands(self) -> str:

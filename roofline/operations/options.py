@@ -314,9 +314,10 @@ def code_of(options: Options) -> list[str]:
 
 def way_on(folder: Path, options: Options) -> str:
     """The command that goes on with the run in `folder`, for a shell."""
-    starter = ["torchrun", f"--nproc-per-node={options.world}"] if options.world > 1 else ["python3"]
-    words = [*starter, "-m", "pytest", "--benchmark-only"]
-    if began := os.environ.get(BENCH):
+    words = ["python3", "-m", "pytest", "--benchmark-only"]
+    if options.world > 1:
+        words[0:1] = ["torchrun", f"--nproc-per-node={options.world}"]
+    elif began := os.environ.get(BENCH):
         words = [*shlex.split(began), "bench"]
     return shlex.join([*words, f"--ffn-resume={folder}", *code_of(options)])
 

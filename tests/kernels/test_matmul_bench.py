@@ -51,6 +51,14 @@ def test_a_tiny_shape_has_a_bounded_number_of_sets_and_says_that_they_stay_in_th
     assert prepared.cache.startswith("warm: 7 sets of operands in rotation")
 
 
+def test_in_turns_too_each_contender_has_tensors_of_its_own():
+    rotation = checks.Rotation([tuple(torch.ones(2, 2, 3).unbind(0)), tuple(torch.ones(2, 2, 3).unbind(0))], seed=0)
+    turned, other = (rotation.rotated(run) for run in (lambda x, w: w.t_(), lambda x, w: [*w.shape]))
+    for _ in rotation.sets:
+        assert [*turned().shape] == [3, 2]
+    assert [other() for _ in rotation.sets] == [[2, 3]] * 2
+
+
 def wrong_in_one_tile(x, w, out):
     right(x, w, out)[64:96, 128:160] += 1
     return out

@@ -65,6 +65,7 @@ def test_the_way_on_is_the_way_that_was_come(monkeypatch):
         monkeypatch.setattr("sys.argv", [program])
         main(["bench"])
         assert way_on(Path("run"), chosen).startswith(f"{words} bench --ffn-resume=run")
+    assert way_on(Path("run"), replace(chosen, world=2)).startswith("torchrun --nproc-per-node=2 -m pytest")
 
 
 def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():

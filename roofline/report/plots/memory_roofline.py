@@ -181,7 +181,9 @@ def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
     axes.set_title("few rows: bytes, each once, over time")
     _points(axes, rows, "-")
     if "measured" in roofs:
-        intensity = rows.groupby("x")["device_intensity"].median()
-        bound = intensity.map(roofs["measured"].at) / intensity / 1e9
-        axes.plot(bound, color=DARK, linewidth=2)
+        known = rows.groupby("x")["device_intensity"].median()
+        xs = np.geomspace(known.index[0], known.index[-1], 200)
+        intensities = np.interp(xs, known.index, known)
+        bounds = [roofs["measured"].at(intensity) / intensity / 1e9 for intensity in intensities]
+        axes.plot(xs, bounds, color=DARK, linewidth=2)
     axes.set_ylim(bottom=0)
