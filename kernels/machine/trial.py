@@ -40,8 +40,8 @@ class Outcome(NamedTuple):
     """How many races are no fault, by why and where."""
 
 
-OTHERWISE = 0x3C
-"""A byte that as a number, an address or a condition means something else than EMPTY."""
+OTHERWISE = 0, 0x7B, 0xFB
+"""Bytes that mean something else than EMPTY: as a condition; as a number that is the most, or the least."""
 
 
 @dataclass(frozen=True)
@@ -240,13 +240,17 @@ class Trial:
     def _matters(self, machine: Machine, seed: int) -> bool:
         """Whether anything comes of a read of shared memory that nobody wrote: whether a run ends in another way, or
         leaves other results, where such memory holds other bytes."""
+        if machine.warps:
+            return True
         results = [array.copy() for array, _ in self.before.values()]
-        other = Machine(seed, *self.limits)
-        other.fill = OTHERWISE
-        self._execute(other)
         arrays = [array for array, _ in self.before.values()]
-        is_same = all(map(np.array_equal, results, arrays)) and machine.executed == other.executed
-        return bool(machine.warps or other.warps) or not is_same
+        for fill in OTHERWISE:
+            other = Machine(seed, *self.limits)
+            other.fill = fill
+            self._execute(other)
+            if other.warps or machine.executed != other.executed or not all(map(np.array_equal, results, arrays)):
+                return True
+        return False
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are
