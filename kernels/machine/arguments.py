@@ -188,6 +188,9 @@ def as_tensors(args: Any) -> dict[str, Any]:
             raise ValueError(f"{name} is at {address:#x}, where no tensor of torch's lies on the CPU")
         storage = bases[address].untyped_storage()
         offset = (address - storage.data_ptr()) // value.dtype.itemsize
+        if min(strides, default=0) < 0:  # which no tensor has: all that lies behind
+            shape = (storage.nbytes() // value.dtype.itemsize - offset,)
+            strides = (1,)
         given[name] = torch.empty(0, dtype=value.dtype).set_(storage, offset, shape, strides)
     return given
 

@@ -343,9 +343,12 @@ class Like:
         self.shape, self.dtype, self.data_ptr = shape, dtype, lambda: address
 
 
-def of_like() -> tuple:
+def of_like(*strides: int) -> tuple:
+    """`strides`: those that x tells."""
     KEPT[:] = torch.arange(2 * N).float(), torch.zeros(N)
     x = Like(KEPT[0].data_ptr() + 4 * N, (N,), torch.float32)
+    if strides:
+        x.stride = lambda: strides
     out = Like(KEPT[1].data_ptr(), (1, N), torch.float32)
     return shift, (1,), (x, out, -2, N), dict(out=torch.arange(N - 2, 2 * N - 2).float()[None])
 
