@@ -91,7 +91,7 @@ SUBJECTS = {
     "exact, by inner addresses": (lambda: of_inner_addresses(N), "exact: "),
     "above, by inner addresses": (lambda: of_inner_addresses(N + 1), r"bounds: the element 1 behind .* table\[0\]"),
     "exact, of what is like a tensor": (of_like, "exact: "),
-    "exact, of what is like a tensor and goes backwards": (partial(of_like, -1), "exact: "),
+    "exact, of what is like a tensor and goes backwards": (lambda: of_like(-1), "exact: "),
     "exact, of equal values": (
         of_both,
         rf"exact: .*\n  note    race of equal values at subjects.py:{LINE}: \d+ races, with no order between"
