@@ -24,6 +24,7 @@ from roofline import operations
 from roofline.analysis import decision
 from roofline.host import machine
 from roofline.host.container import settle
+from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
@@ -156,6 +157,18 @@ def _set_up_benchmark(config) -> None:
         option.benchmark_json = option.benchmark_json or Nowhere()
         # Its table has no FLOP/s; ours stands in its place.
         option.benchmark_quiet = not any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Import a file as its own program: what reads a command line at its head is not given pytest's."""
+    words, sys.argv = sys.argv, [str(collector.path)]
+    try:
+        return (yield)
+    except SystemExit as error:
+        refuse(f"{collector.path}: its import failed: SystemExit: {error}{contenders.ENDS}")
+    finally:
+        sys.argv = words
 
 
 def pytest_generate_tests(metafunc):
@@ -348,8 +361,8 @@ def _begin(config, state: Session) -> None:
 def _metadata(config, state: Session) -> dict:
     """The first line of the journal."""
     cases = []
-    for shape, contenders in state.planned.items():
-        cases += [f"{shape}-{contender}" for contender in contenders]
+    for shape, names in state.planned.items():
+        cases += [f"{shape}-{name}" for name in names]
     notes: list[str] = []
     for name, operation in operations.OPERATIONS.items():
         shapes = [shape for shape in state.planned if shape.startswith(f"{name}-")]

@@ -134,3 +134,11 @@ def test_figures_of_a_page_are_as_wide_as_a_telephone():
     (rule,) = re.findall(r"^figure svg {(.*)}$", page, re.MULTILINE)
     assert "width: 100%" in rule
     assert "min-width" not in rule
+
+
+@pytest.mark.parametrize(("findings", "more"), [("abc", []), ("abcde", ["2", "more", "d", "e"])])
+def test_findings_but_the_worst_three_are_folded(findings, more):
+    text = html.page("", "## Findings\n\n" + "".join(f"- {letter}\n" for letter in findings) + "\n## Next\n", {})
+    shown, _, folded = text.partition("<h2>Findings</h2>")[2].partition("<h2>")[0].partition("<details>")
+    assert " ".join(Page(shown).words).split() == ["a", "b", "c"]
+    assert " ".join(Page(folded).words).split() == more
