@@ -190,7 +190,7 @@ BLOCKS = tables_of(__file__, "attention.toml")
 def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool | None = None) -> KernelLaunch:
     """The launch of `direction` on `tensors`, {name of the argument: tensor}. `tma` says whether tensors of arguments
     named `_of` are moved by TMA; None: on Hopper."""
-    q = tensors.get("q_ptr", tensors.get("q_of"))
+    q = tensors["q_ptr" if "q_ptr" in tensors else "q_of"]
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
     blocks = BLOCKS["hopper"][direction][str(max(width, 64))] if tma else BLOCKS["elsewhere"][direction]

@@ -20,6 +20,7 @@ from roofline.theory.data import tables_of
 class Contender(contenders.Contender):
     """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
+    path: str
     _: KW_ONLY
     kind: str = "triton"
     devices: Sequence[str] = ("cuda",)

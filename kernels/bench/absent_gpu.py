@@ -98,9 +98,13 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     properties.L2_cache_size = chip.cache_bytes
     properties.total_memory = chip.memory_bytes
     Event.elapsed_time = lambda event, other: 0.0
-    KernelLaunch.run = lambda launch, on: launches.take(launch)
-    checks.reference_sums = lambda *operands: 0
-    checks.error_of = attention.error_of = lambda *results: 0.0
+    for place, name, stand_in in (
+        (KernelLaunch, "run", lambda launch, on: launches.take(launch)),
+        (checks, "reference_sums", lambda *operands: 0),
+        (checks, "error_of", lambda *results: 0.0),
+        (attention, "error_of", lambda *results: 0.0),
+    ):
+        setattr(place, name, stand_in)
     triton.knobs.compilation.listener = launches.note
     no_memory = NoMemory()
     backward = kernels.attention.backward

@@ -156,7 +156,7 @@ MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
 class Rotation(checks.Rotation):
     """Sets of (x, weights, out) by turns."""
 
-    def look(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
+    def look_by(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
         """Look at some rows of the `result` of the last call."""
         x, weights, out = self.sets[self.number]
         if problem := checks.not_out(result, out):
@@ -209,7 +209,7 @@ class Runner(roof.Runner):
         right, of_minus = references(by_turns)
         check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
         facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
-        look = partial(rotation.look, limit, by_turns)
+        look = partial(rotation.look_by, limit, by_turns)
         return rotation.entrant(name, run, check, config=contender.config(), facts=facts, look=look)
 
     def references(self, prepared, rotation):

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from hashlib import sha256
@@ -59,7 +59,7 @@ class Contender:
     kind: str = "library"
     """"vendor", "library", "triton" (ours: plain pytest checks them on a CPU, too, in Triton's interpreter) or
     "user"."""
-    devices: tuple[str, ...] = DEVICES
+    devices: Sequence[str] = DEVICES
     """Where it is timed."""
     first_call: str = ""
     """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than

@@ -40,11 +40,11 @@ def rotation():
 def test_a_timed_result_is_looked_at_and_an_earlier_one_is_none_of_other_inputs(rotation, by_turns):
     run = ffn_gated.run_fused if by_turns else ffn_gated.run_vendor
     result = rotation.rotated(run)()
-    assert rotation.look(1e-4, by_turns, result)() == ""
-    assert "is off by" in rotation.look(1e-4, not by_turns, result)()
+    assert rotation.look_by(1e-4, by_turns, result)() == ""
+    assert "is off by" in rotation.look_by(1e-4, not by_turns, result)()
     rotation.change()
-    assert "is off by" in rotation.look(1e-4, by_turns, result)()
-    assert "not the `out`" in rotation.look(1e-4, by_turns, result.clone())()
+    assert "is off by" in rotation.look_by(1e-4, by_turns, result)()
+    assert "not the `out`" in rotation.look_by(1e-4, by_turns, result.clone())()
 
 
 def test_the_layer_is_cut_into_slices_as_one():
