@@ -20,7 +20,6 @@ from roofline.theory import chips, floor
 from roofline.worker import ceilings
 from roofline.worker.alone import Alone
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import verdict
 from roofline.worker.rounds import Rounds, take_turns
 
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
@@ -28,11 +27,6 @@ QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
 def brief(seconds):
     return StopRule(max_seconds=seconds, warmup_s=0)
-
-
-def test_stops_once_the_medians_are_known():
-    turns = take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, FakeClock(), QUIET, seed=0)
-    assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
@@ -223,12 +217,6 @@ def test_a_probe_that_cannot_run_sets_no_ceiling_and_says_why():
         "matmul unable bf16": "RuntimeError: no such instruction",
         "matmul crashes bf16": "RuntimeError: no such instruction",
     }
-
-
-def test_verdict_by_dtype():
-    errors = {("bf16", 2e-3): True, ("bf16", 4e-3): False, ("fp16", 1e-3): False}
-    assert {case: verdict("tiled", case[1], case[0]) is None for case in errors} == errors
-    assert "unwritten" in verdict("tiled", float("nan"), "fp32").reason
 
 
 @pytest.mark.parametrize(("rank", "others_share"), [(None, 0.2), ("2", None)])

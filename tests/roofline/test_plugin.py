@@ -172,24 +172,6 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     assert (outcome.code, outcome.folder) == (code, None)
 
 
-@pytest.mark.parametrize(
-    ("argument", "env", "message"),
-    [
-        ("--ffn-tokns=4", {}, "--ffn-tokns: there is no such option; did you mean --ffn-tokens?"),
-        ("--ffn-device=cdua", {}, "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
-        ("--ffn-resume=", {}, "--ffn-resume '': it has no value"),
-        ("--ffn-steady=tests", {}, "'tests' is not a whole number from 0 on, as in --ffn-steady=12"),
-        ("-n2", {}, "tests side by side disturb one another; leave out -n"),
-        ("-v", {"TRITON_INTERPRET": "true"}, "interpreted kernels are never timed"),
-        ("-v", {"WORLD_SIZE": "2"}, "WORLD_SIZE=2 without RANK, MASTER_ADDR, MASTER_PORT: start several ranks"),
-    ],
-)
-def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_project, argument, env, message):
-    outcome = run_project("--benchmark-only", argument, env=env)
-    outcome.assert_refused(message)
-    assert outcome.folder is None
-
-
 def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_own(run_project, tmp_path):
     name = "20261121T080910Z-chip-2"
     at_once = f"\nfrom roofline.supervise import metadata\nmetadata.folder_name = lambda device: {name!r}\n"

@@ -39,16 +39,6 @@ WRITTEN = [
 ]  # fmt: skip
 
 
-def test_what_is_written_is_read_back(loaded):
-    run = loaded(WRITTEN)
-    (shape,) = run.shapes.values()
-    assert shape.rounds == ROUNDS
-    assert (shape.work, shape.facts, shape.passes, shape.stopped_by) == (SHAPE.work, SHAPE.facts, 2, "width")
-    assert (shape.times_s("torch"), shape.times_s("link")) == ({1: 1e-3}, {0: 2e-3, 1: 3e-3})
-    assert shape.values("link", "last_arrival_s") == {0: 1e-3}
-    assert (shape.measured, shape.of_role("link"), shape.get("a"), shape.get("b")) == (["torch"], ["link"], 1, 2)
-
-
 def test_line_that_nobody_could_read_is_not_written(tmp_path):
     written = journal.Journal(tmp_path)
     for line, problem in (
@@ -158,20 +148,13 @@ def test_damaged_packed_journal_is_named(tmp_path, refused, name, compress, tool
     [
         (WRITTEN[2], "round 0 is there already; two processes"),
         (WRITTEN[2] | {"shape": "other"}, "it is of 'other', a shape that no line before it describes"),
-        ({"kind": "round", "shape": SHAPE.id, "index": 0, "order": []}, "Object missing required field `time_s`"),
         ({"kind": "sample", "shape": SHAPE.id}, "it is of unknown kind 'sample'"),
         (HEAD, "it is a second first line"),
-        (
-            WRITTEN[1] | {"work": {"flop": 0.5, "device_bytes": True}},
-            r"Expected `int \| float`, got `bool` - at `\$.work.d",
-        ),
         (
             WRITTEN[2] | {"values": {"link": {"a": [1]}}},
             r"Expected `float`, got `array` - at `\$.values",
         ),
-        (WRITTEN[2] | {"order": ["link", None]}, r"Expected `str`, got `null` - at `\$.order\[1\]`"),
         (WRITTEN[2] | {"time_s": {"link": math.inf}}, "JSON is malformed: invalid character"),
-        (PASS | {"telemetry": {}, "late": {"torch": "__dict__"}}, r"Expected `int`, got `str` - at `\$.late\[...\]`"),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(loaded, line, message):
