@@ -63,14 +63,6 @@ def test_candidates_of_each_shape_are_few_fit_and_begin_with_what_is_taken(relea
         assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
 
 
-def test_where_there_is_no_whole_wave_none_is_tried_for_being_shared(tables):
-    """The run would be the same as without it, and the launch too."""
-    few, many = (Matmul("xxl", "up", tp, 256, "bf16") for tp in (8, 1))
-    for case, shared in ((few, {0, 1}), (many, {0, 1, 2})):
-        configs = [job.config for job in candidates(EXPERIMENTS["warpgroup"], case, H100)]
-        assert {config.shared_waves for config in configs if config.gang_m > 1} | {0} == shared
-
-
 @pytest.mark.parametrize("spec", [H100, H200])
 @pytest.mark.parametrize("name", OVER_K)
 def test_over_k_each_kernel_has_the_same_whole_tiles(tables, name, spec):

@@ -11,7 +11,6 @@ from made_up_gathers import HERE, NAMES, SWEEP
 from made_up_run import END, HEAD, LINES, save
 from PIL import Image
 
-from conftest import ROOT
 from roofline.commands.cli import main
 from roofline.operations.options import wires_of
 from roofline.report import html
@@ -127,10 +126,3 @@ def test_nothing_is_written_through_a_link_out_of_the_folder(tmp_path, refused):
     (run / "report.md").symlink_to(outside)
     assert "report.md is a link" in refused("report", str(run))
     assert outside.read_text() == "mine"
-
-
-def test_figures_of_a_page_are_as_wide_as_a_telephone():
-    page = (ROOT / "roofline/report/page.html").read_text()
-    (rule,) = re.findall(r"^figure svg {(.*)}$", page, re.MULTILINE)
-    assert "width: 100%" in rule
-    assert "min-width" not in rule
