@@ -110,16 +110,6 @@ def test_operands_go_with_their_shape(prepare, module, case):
     assert [ref().shape for ref in made if ref() is not None] == []
 
 
-def test_cases_of_one_shape_share_their_operands(prepare):
-    made = [prepare(all_gather(wire), ["serial"]).entrants["serial"].call for wire in ("0.05GBps", "0.04GBps")]
-    one, other = (call.run.runs[0].__wrapped__.args[0] for call in made)
-    assert one.gathered is other.gathered
-    assert one.gathered is not operands.buffer("weight_prefetch", one.gathered.shape, "fp32", "cpu", 0)
-    assert one.w is other.w
-    assert all(mine is theirs for mine, theirs in zip(one.shards, other.shards, strict=True))
-    assert one.out is not other.out
-
-
 def test_arms_multiply_by_the_contender_that_was_named(options):
     named = replace(options, arm_matmul="numpy")
     prepared = all_gather_matmul.Runner(named).prepare(all_gather(), ["serial"])

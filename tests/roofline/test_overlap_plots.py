@@ -78,13 +78,6 @@ def test_title_claims_nothing_where_no_arm_is_faster_or_can_be_compared(draw):
     assert "Nothing that can be compared" in void[NAMES[0]]
 
 
-def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(sweep):
-    texts = sweep.texts["network_roofline"]
-    assert "FLOP per received byte on the exercise's chip, of 275 TFLOP/s and 100 GB/s" in texts
-    assert "2750" in texts
-    assert any(text.startswith("1 is ") and "here, measured on wire balance86, each by its" in text for text in texts)
-
-
 def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     (axes,) = sweep.figures["overlap"].axes
     ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
