@@ -185,7 +185,6 @@ NO_FP8 = "x is torch.float8_e4m3fn, which {} does not multiply; take cublas, per
         (H100, "tiled torch inductor decode_ring", by_row(16, 16, 32), NO_FP8),
         (H100, "persistent decode warpgroup", by_block(8, 144, 256), OF_ROWS),
         (H100, "blockwise warpgroup_blockwise", by_row(8, 144, 256), OF_BLOCKS),
-        (H100, "blockwise warpgroup_blockwise", (EIGHT, EIGHT), OF_BLOCKS),
         (H100, "cublas", by_row(16, 16, 24), "K=24.* 16"),
         (H100, "cublas", by_block(8, 144, 640), "K=640, 5 blocks.* a multiple of 4.* take blockwise"),
         (H100, "deep_gemm", by_row(8, 144, 384), "fp8 with scales by block.* take cublas"),

@@ -203,7 +203,6 @@ def test_a_row_that_was_made_apart_is_of_its_own_rounds(loaded, tmp_path, undraw
     ("lines", "together", "alone"),
     [
         ([], ["cublas", "tiled", "decode"], []),
-        ([NOT_RUN], ["cublas", "tiled", "decode"], []),
         (lines_with("tiled", "decode", **CUT_OFF), ["cublas", "tiled", "decode"], []),
         (lines_with("tiled", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
         (lines_with("tiled"), [], ["decode"]),

@@ -67,7 +67,8 @@ def text_of(out: Path, archive: str, name: str) -> str:
 
 def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     assert [step.name for step in STEPS if step.must] == MUSTS
-    assert len({step.name for step in STEPS}) == len(STEPS)
+    names = {step.name for step in STEPS}
+    assert len(names) == len(STEPS)
     assert all(step.seconds <= step.limit <= 600 for step in STEPS)
     assert len({step.archive for step in STEPS} - {""}) <= 6
     assert all(step.archive for step in STEPS if step.selects or step.counts)
@@ -85,7 +86,6 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     sanitizers = [step.command for step in STEPS if step.command.startswith("compute-sanitizer")]
     assert len(sanitizers) == 2
     assert all("--error-exitcode" in command for command in sanitizers), "else a fault that it finds ends with 0"
-    names = {step.name for step in STEPS}
     assert {step.needs for step in STEPS} | {step.counts for step in STEPS} <= names | {""}
     selected = [word for step in STEPS for word in step.selects.split() if word.startswith("test_")]
     assert set(selected) <= tests
