@@ -1,7 +1,6 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
 import os
-import platform
 import sys
 import types
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from roofline.host import machine, telemetry
 from roofline.host.device_errors import CallError
 from roofline.operations.matmul import Matmul
 from roofline.protocol.stop_rule import StopRule
-from roofline.theory import chips, floor
+from roofline.theory import chips
 from roofline.worker import ceilings
 from roofline.worker.alone import Alone
 from roofline.worker.clocks import Call
@@ -268,15 +267,6 @@ CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled
 def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(before, now, rounds, both):
     merged = telemetry.merged(before, 3, now, rounds)
     assert merged == {name: pytest.approx(value) if type(value) is float else value for name, value in both.items()}
-
-
-def test_description_has_sizes_and_no_host_name():
-    about = machine.describe("cpu")
-    assert about["chip"]
-    assert about["cache_bytes"] >= 2**20
-    assert about["threads"] >= 1
-    assert floor.rates(about, "fp32").flops >= 2e9 * about["affinity"]
-    assert platform.node() not in str(about).split()
 
 
 @pytest.fixture
