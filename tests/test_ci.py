@@ -49,10 +49,8 @@ def slow(tmp_path):
     [
         (["docs/how.md", PLANTED], {"test-slow": PLANTED}),
         (["kernels/tiled.py"], {"test-slow": KERNELS} | NEWEST),
-        (["tests/hopper.py"], {"test-slow": KERNELS}),
         (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE} | NEWEST),
         (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE}),
-        (["constraints-newest.txt"], {"test-machine": MACHINE}),
         (
             ["tests/machine/links.py", "collectives/paced.py"],
             {"test-slow": f"{COLLECTIVES} {KERNELS} {PLANTED}"} | NEWEST,

@@ -1,22 +1,19 @@
 """The arms over a paced link: right for every rank, on data that is late, stale or poisoned; parts are sent once they
 are computed, and added in order. Over real ranks: test_ranks_links; over a GPU's links: test_loads, and the machine."""
 
-import time
-
 import pytest
 import torch
-from arm_cases import DEPTH, RANKS, ROWS, SIZES, Gather, Layer, Prefetch, Products, Scatter, normal
+from arm_cases import DEPTH, ROWS, SIZES, Gather, Layer, Prefetch, Products, Scatter, normal
 from test_on_gpu import FLAGGED, NO_GPU
 
 from collectives import all_gather_matmul, weight_prefetch
-from collectives.paced import PacedThread, WallClock
+from collectives.paced import PacedThread
 from collectives.transfers import LinkError
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.arms import OverlapPlan
 from roofline.theory.schedule import Grid
 
 FAST = 1e6
-TWO = {"ranks_per_launch": 2}
 
 GATHERING = Gather.arms | ({} if NO_GPU else FLAGGED)
 EVERY_ARM = [(kind, arm, {}) for kind in (Gather, Scatter, Layer) for arm in kind.arms]
@@ -117,43 +114,6 @@ def test_prefetch_multiplies_with_its_layer_and_gathers_the_next(arm, steps, ran
         wire.timeline()
         assert torch.equal(operands.now, case.layers[(step + 1) % 2])
     assert taken == 4 * steps
-
-
-@pytest.mark.parametrize(
-    ("kind", "arm", "cut", "steps"),
-    [
-        (Scatter, "serial", {}, ["down 0-3"]),
-        (Scatter, "block_launches", {}, ["down 3", "down 2", "down 1", "down 0"]),
-        (Scatter, "block_launches", TWO, ["down 2-3", "down 1", "down 0"]),
-        (Layer, "serial", {}, ["up 0-3", "down 0-3"]),
-        (Layer, "all_reduce", {}, ["up 0-3", "down 0-3"]),
-        (Layer, "layer_launches", {}, ["up 0", "up 1", "up 2", "up 3", "down 1", "down 2", "down 3", "down 0"]),
-        (Layer, "layer_launches", TWO, ["up 0", "up 1", "up 2-3", "down 1-2", "down 3", "down 0"]),
-        (Layer, "chained_launches", {}, ["up 0", "up 1", "down 1", "up 2", "down 2", "up 3", "down 3", "down 0"]),
-        (Layer, "chained_launches", TWO, ["up 0", "up 1-2", "down 1-2", "up 3", "down 3", "down 0"]),
-    ],
-)
-def test_each_part_goes_once_it_is_computed(kind, arm, cut, steps):
-    case, link, done = kind(), PacedThread(FAST), []
-    link.clock = WallClock()  # on which a part goes while the next is computed: what is not, is NaN
-    operands, scatter = case.operands, getattr(case.operands, "scatter", case.operands)
-    multiply, gathered = operands.matmul, kind.gathered * (RANKS - 1)
-
-    def matmul(x, w, out):
-        is_up = kind is Layer and w is operands.up
-        time.sleep(0.01)
-        multiply(x, w, out)
-        whole = operands.hidden if is_up else scatter.products
-        first = (out.data_ptr() - whole.data_ptr()) * RANKS // (whole.numel() * 4)
-        last = first + len(out) * RANKS // len(whole) - 1
-        done.append(f"{'up' if is_up else 'down'} {first}" + f"-{last}" * (last > first))
-
-    operands.matmul = matmul
-    assert torch.equal(kind.arms[arm](operands, link, **cut), case.expected(arm))
-    assert done == steps
-    ready_s = link.timeline().ready_s
-    assert ready_s[:gathered] == [0.0] * gathered or arm == "all_reduce"  # which gathers sums
-    assert len(ready_s) == gathered + RANKS - 1
 
 
 class MadeUpTime:

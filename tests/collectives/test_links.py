@@ -5,7 +5,7 @@ import torch
 
 from collectives.device import DeviceLink
 from collectives.paced import PacedThread, Threaded, Worker
-from collectives.transfers import SLICE_BYTES, LinkError, Preset, Transfer
+from collectives.transfers import SLICE_BYTES, LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
 pytestmark = pytest.mark.gpu
@@ -61,34 +61,6 @@ def test_what_is_ready_late_takes_its_time_from_then_on(transfers, device):
     wire.ready(3)
     wire.finish()
     assert wire.timeline().arrivals_s == pytest.approx([moved_s, 1.0 + 2 * moved_s, 1.0 + 3 * moved_s])
-
-
-def test_preset_link_has_everything_here_and_moves_nothing(transfers):
-    wire = Preset()
-    assert run(wire, transfers).arrivals_s == [0.0] * COUNT
-    assert wire.wait(1) == COUNT
-    assert all(transfer.target.isnan().all() for transfer in transfers)
-    wire.fill(transfers)
-    assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
-
-
-def test_dead_link_is_an_error_that_names_chunk_and_rank(troubled_link, transfers, monkeypatch):
-    patience_of(monkeypatch, 0.2)
-    wire = troubled_link(3, seconds=0.0, dies=True, rank=7)
-    with pytest.raises(LinkError, match=r"chunk 4 .*rank 4 sends to rank 7"):
-        run(wire, transfers)
-
-
-def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, transfers, monkeypatch):
-    patience_of(monkeypatch, 0.2)
-    wire = troubled_link(position=COUNT, seconds=0.0)  # no such transfer: all come
-    run(wire, transfers)
-    if wire.device == "cpu":  # from now on, none does
-        wire.bring = lambda run, index: wire.clock.sleep(60)
-    else:
-        wire.move = lambda route, first, end: None
-    with pytest.raises(LinkError, match=r"chunk 1 .*late"):
-        run(wire, transfers)
 
 
 def test_run_that_was_left_is_given_up_for_that_of_another_link(link, transfers, device):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kernels.tiles import choose
-from roofline.theory.arms import TILE, OverlapPlan, plan
+from roofline.theory.arms import TILE, OverlapPlan
 from roofline.theory.schedule import Grid
 
 
@@ -30,9 +30,3 @@ def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
         up_s = OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).end_s(1.0, t_comm_s)
         layer_s = cut._replace(arm="layer_signalled").end_s(2.0, 2 * t_comm_s)
         assert layer_s == pytest.approx(up_s + max(1.0, free_s))
-
-
-def test_a_cut_has_whole_row_tiles_in_each_piece():
-    for m in (8192, 1024, 512, 520):
-        cut = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
-        assert cut.grid.row_tiles % (8 * cut.row_blocks) == 0

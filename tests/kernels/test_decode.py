@@ -2,14 +2,12 @@
 test_stream_k.py. However K is split, its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from kernels import decode, hopper
 from kernels.decode import Config
-from kernels.experiments import decode_ring
 from kernels.registry import CONTENDERS
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and runs of steps, of at least 4.
@@ -68,36 +66,6 @@ def test_rows_of_w_are_any_multiple_of_16_bytes_apart(device, assert_close):
     assert_close(decode.matmul(x, w, out), x, w)
 
 
-def test_what_does_not_fit_is_refused_with_the_way_out(device):
-    x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
-    with pytest.raises(ValueError, match=r"M=17 rows, the tile has room for 16; change the configuration"):
-        decode.matmul(x, w, config=small(16))
-    with pytest.raises(ValueError, match=r"split=3: whole tiles are 1, tiles cut along k are 2; 0 chooses"):
-        decode.matmul(x, w, config=small(17, split=3))
-
-
 def test_the_configuration_tells_the_split(device):
     x, w = (torch.empty((rows, 1024), dtype=torch.float16, device=device) for rows in (2, 64))
     assert " split" in CONTENDERS["decode"].load().describe(x, w)
-
-
-RING = Config(16, 64, 64, num_warps=4, num_stages=4)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({}, "M=17 rows, the tile has room for 16; change the configuration"),
-        ({"num_warps": 8}, "64 rows of w, 3 stages or more and a split of 0 to 2; change"),
-        ({"block_n": 96}, "64 rows of w"),
-        ({"num_stages": 2}, "3 stages or more"),
-        ({"split": 3}, "a split of 0 to 2"),
-    ],
-)
-def test_the_ring_refuses_what_it_cannot_do(device, change, message):
-    x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
-    with pytest.raises(ValueError, match=message):
-        decode_ring.prepare(x, w, torch.zeros((17, 8), dtype=torch.float16, device=device), replace(RING, **change))
-    if device == "cpu":
-        with pytest.raises(ValueError, match=r"Gluon, which decode_ring is written in, .* use kernels\.decode, or"):
-            decode_ring.matmul(x, w)

@@ -63,11 +63,8 @@ def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_si
     case = Matmul("200x300", "up", 1, m, dtype)
     sets = matmul.operands(case, options)
     x, w, out, scales = sets[0]
-    shapes = ((m, 1), (1, 300)) if dtype == "fp8" else ((m, 2), (3, 2))
-    assert (x.dtype, out.dtype, *(tensor.shape for tensor in scales)) == (torch.float8_e4m3fn, torch.bfloat16, *shapes)
     validate(x, w, out, scales)
     assert case.work.device_bytes == sum(tensor.nbytes for tensor in (x, w, out, *scales))
-    assert 0.2 < out.copy_(right(x, w, out, scales)).float().std() < 2
     reference = checks.reference_sums(x, w, scales)
     outcomes = {}
     for run in (right, no_w_scales, one_scale, scales_written):

@@ -76,11 +76,3 @@ def test_what_differs_is_told_and_what_does_not_is_named_in_one_line():
     assert row.startswith("| persistent | HGMMA 13 → 20: `WARPSYNC.ALL` 0 → 2, others 9 → 14 | 90 → 255 | ")
     assert same == "No difference: flagged."
     assert alone == "Triton 3.7.1 (ptxas 12.8.93) alone: warpgroup."
-
-
-def test_the_tiles_are_those_of_a_default_run_without_the_order_of_tiles():
-    jobs = loops.jobs(["decode", "persistent", "blockwise"])
-    names = [loops.name_of(job) for job in jobs]
-    assert len({*names}) == len(names)
-    assert {"decode 16x64x256 warps4 stages5 bf16", "blockwise 128x128x128 warps8 stages5 fp8"} < {*names}
-    assert "persistent 128x256x64 warps8 stages4 subtile2 flatten bf16" in names

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from kernels import persistent, tiled
+from kernels import tiled
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
 
@@ -84,13 +84,6 @@ def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
     tensors[which] = far.copy_(small)
     assert FAR < 2**31 < 7 * FAR
     assert_close(kernel(**tensors), tensors["x"], tensors["w"])
-
-
-@pytest.mark.parametrize("kernel", ["persistent"], indirect=True)
-def test_what_the_epilogue_cannot_be_cut_into_is_refused(kernel, operands):
-    case = operands(8, 8, 8, torch.float16)
-    with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
-        kernel(case.x, case.w, case.out, config=persistent.Config(64, 32, 32, 4, 2, subtile=4))
 
 
 def test_tiled_takes_rows_of_any_stride(device, assert_close):

@@ -30,9 +30,7 @@ GANGS_OF_PAIRS = GANGS.changed(cluster=2, gang_m=4, shared_waves=1)
     [
         # up, tp 1: 53248 / 64 = 832 tiles. 6.3 waves, of which whole ones keep 0.90: 6 each, 40 left.
         ("decode", WIDE, (16, 53248, 16384), 132, dict(grid=132, even=6, more=40, SHARED=False)),
-        # up, tp 8: 104 tiles, one wave of whole ones, 0.79 of it.
-        ("decode", WIDE, (16, 6656, 16384), 132, dict(grid=104, even=1, more=0, SHARED=False)),
-        # The same of 128 rows and steps of 128: 52 tiles of 128 steps: 6656 are 50 each, and 56 left.
+        # up, tp 8, of 128 rows and steps of 128: 52 tiles of 128 steps: 6656 are 50 each, and 56 left.
         ("decode", NARROW, (16, 6656, 16384), 132, dict(grid=132, even=50, more=56, SHARED=True)),
         # 1 tile of 8 steps feeds two programs by four.
         ("decode", WIDE, (16, 64, 2048), 132, dict(grid=2, even=4, more=0, SHARED=True)),

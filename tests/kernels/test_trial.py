@@ -63,31 +63,6 @@ def test_candidates_of_each_shape_are_few_fit_and_begin_with_what_is_taken(relea
         assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
 
 
-def test_where_there_is_no_whole_wave_none_is_tried_for_being_shared(tables):
-    """The run would be the same as without it, and the launch too."""
-    few, many = (Matmul("xxl", "up", tp, 256, "bf16") for tp in (8, 1))
-    for case, shared in ((few, {0, 1}), (many, {0, 1, 2})):
-        configs = [job.config for job in candidates(EXPERIMENTS["warpgroup"], case, H100)]
-        assert {config.shared_waves for config in configs if config.gang_m > 1} | {0} == shared
-
-
-@pytest.mark.parametrize("spec", [H100, H200])
-@pytest.mark.parametrize("name", OVER_K)
-def test_over_k_each_kernel_has_the_same_whole_tiles(tables, name, spec):
-    """Else the line through its calls would say nothing."""
-    kernels, shapes = EXPERIMENTS[name].kernels, EXPERIMENTS[name].shapes
-    assert len(shapes) >= 5
-    cases = [OPERATION.parse(shape)[0] for shape in shapes]
-    (tried,) = {tuple(candidates(EXPERIMENTS[name], case, spec)) for case in cases}
-    assert [job.kernel for job in tried] == kernels
-    for job in tried:
-        config = job.config
-        assert not config.shared_waves
-        assert not getattr(config, "split", 0)
-        if job.kernel == "warpgroup":
-            assert {(case.m, case.n) for case in cases} == {(2 * config.block_m, 64 * config.block_n)}
-
-
 @pytest.mark.parametrize(("early_s", "late_s", "chosen"), [(0.9, 0.9, QUICK), (0.5, 0.9, QUICK), (1.1, 0.9, NOW)])
 def test_the_earlier_rounds_say_which_is_the_fastest_and_the_later_by_how_much(early_s, late_s, chosen):
     """Each round takes a little longer than the one before, and one sample is missing."""

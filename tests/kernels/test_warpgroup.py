@@ -38,7 +38,6 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         (ODD | {"shared_waves": 1}, "128x208x64 .* shared1 raster-n, .* not shared, in no cluster, nor of fp8"),
         ({"gang_m": 2, "gang_n": 2}, "gang 2x2: this device has fewer SMs"),
         ({"cluster": 2}, "cluster2 .* in gangs of 1, a cluster is 2 tiles of a gang along M"),
-        ({"cluster": 2, "gang_m": 3}, "cluster2 .* in gangs of 3, a cluster is 2 .*"),
         ({"cluster": 4, "gang_m": 4}, "cluster4 .* in gangs of 4, a cluster is 2 .*"),
         (ODD | {"cluster": 2, "gang_m": 2}, "128x208x64 .* cluster2 .* not shared, in no cluster, nor of fp8"),
     ],

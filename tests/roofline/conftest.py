@@ -77,12 +77,6 @@ class Outcome:
     def saved(self) -> dict:
         return json.loads((self.folder / "benchmark.json").read_text())
 
-    def assert_refused(self, message: str) -> None:
-        """It ended with one line that has `message`, before anything was measured."""
-        assert self.code == 2
-        assert message in self.text
-        assert len(self.text.strip().splitlines()) == 1
-
     @property
     def rows(self) -> dict[str, dict]:
         return {row["extra_info"]["contender"]: row for row in self.saved["benchmarks"]}

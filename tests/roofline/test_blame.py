@@ -13,24 +13,17 @@ from roofline.protocol.messages import (
     MESSAGES,
     Broke,
     Channel,
-    Kind,
     Request,
-    ShapePrepared,
     Step,
     StepBegan,
-    Turns,
 )
 from roofline.report.write import write
-from roofline.store import typed
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import Round, Shape
 from roofline.supervise import child, measuring, stages
 from roofline.supervise.apart import Trials
 from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
-from roofline.supervise.measuring import passes_left
 from roofline.supervise.run_writer import RunWriter
-from roofline.theory.work import Work
 
 NAMES = ["torch", "a", "b"]
 
@@ -73,19 +66,6 @@ class Made:
 @pytest.fixture
 def made(tmp_path):
     return Made(tmp_path)
-
-
-def test_who_is_suspected_beside_others_loses_nothing_and_alone_the_row(made):
-    made.accuse("up", "a")
-    assert made.lost == {}
-    assert made.trials.left()["up"] == ["torch", "b"]
-    assert made.trials.next(made.planned) == ("a", {"up": ["a"]})
-    made.accuse("up", "a", apart="a")
-    made.close("up", "a")
-    assert made.lost == {"up-a": "a: it died"}
-    assert made.trials.next(made.planned) == ("", {})
-    made.accuse("down", "b", is_sure=True)
-    assert "down-b" in made.lost
 
 
 def test_once_one_was_innocent_the_second_suspect_has_all_of_the_shape_tried_alone(made):
@@ -167,29 +147,11 @@ def ends():
     return [Channel(plug) for plug in socket.socketpair()]
 
 
-OUTCOME = Outcome(FAILED, "wrong")
-SAID = [
-    StepBegan(Step.CALL, "up", "gemm", seconds=1.5),
-    Broke("", OUTCOME),
-    Turns("up", True, "width", [Round(0, ["gemm"], {"gemm": 1}, {"gemm": {"hz": 2.5}})], {"gemm": 0}, [], {}),
-    ShapePrepared(Shape("up", "toy", "throughput", {"m": 1}, "fp32", Work(1, 2), "gemm", "cold", {"gemm": {}})),
-]
-
-
-@pytest.mark.parametrize("message", SAID)
-def test_a_message_comes_as_it_was_told(ends, message):
-    ours, theirs = ends
-    ours.acknowledge(stop=False)
-    theirs.tell(message)
-    assert ours.receive() == message
-
-
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
         (b"\xff", "JSON is malformed"),
         (b'{"kind": "Message"}', "it is of unknown kind 'Message'"),
-        (b'{"kind": "Rejected", "shape": "up", "name": 7, "outcome": {}}', r"Expected `str`, got `int` - at `\$.name`"),
         (
             b'{"kind": "Broke", "name": "", "outcome": {"outcome": "failed"}}',
             r"Object missing required field `reason` - at `\$.outcome`",
@@ -201,13 +163,6 @@ def test_what_is_no_message_is_named(ends, told, problem):
     theirs.send_bytes(told)
     with pytest.raises(ValueError, match=problem):
         ours.receive()
-
-
-def test_a_request_of_a_later_version_is_understood(ends):
-    ours, theirs = ends
-    request = Request(Kind.MEASURE, {}, {"up": ["gemm"]}, passes={"up": 2})
-    ours.send_bytes(typed.encoded(vars(request) | {"of_a_later_version": 1}))
-    assert theirs.request() == request
 
 
 def test_every_message_is_handled_by_a_stage():
@@ -248,7 +203,6 @@ def test_a_row_that_was_made_apart_is_of_its_own_rounds(loaded, tmp_path, undraw
     ("lines", "together", "alone"),
     [
         ([], ["cublas", "tiled", "decode"], []),
-        ([NOT_RUN], ["cublas", "tiled", "decode"], []),
         (lines_with("tiled", "decode", **CUT_OFF), ["cublas", "tiled", "decode"], []),
         (lines_with("tiled", **CUT_OFF), ["cublas", "tiled"], ["decode"]),
         (lines_with("tiled"), [], ["decode"]),
@@ -269,10 +223,3 @@ def test_what_a_run_has_left(loaded, lines, together, alone):
 def test_who_was_not_tried_to_the_end_has_no_row(loaded):
     run = loaded([HEAD, *lines_with("tiled"), *lines_with("decode", apart="decode", **CUT_OFF)])
     assert [record["contender"] for record in records_of(run)] == ["cublas", "tiled"]
-
-
-def test_a_process_makes_what_is_left_of_its_passes_where_no_other_is_behind():
-    assert passes_left({"up": 0, "down": 0}, passes=4) == {"up": 4, "down": 4}
-    assert passes_left({"up": 4, "down": 1}, passes=4) == {"down": 3}
-    assert passes_left({"up": 4, "down": 4}, passes=4) == {"up": 4, "down": 4}
-    assert passes_left({}, passes=4) == {}

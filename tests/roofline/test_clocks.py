@@ -143,7 +143,6 @@ def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
         ((0.3, 0.2, {1}), (0.2, 0.3, {1}), 0.0),  # each waited while the other ran
         ((0.3, 0.2, {1}), (0.2, 0.3, {0}), 0.5),  # who had another core is not who it waited for
         ((0.1, 0.4, {1}), (0.1, 0.4, {1}), 0.6),
-        ((0.3, 0.2, {0, 1}), (0.2, 0.0, {1}), 0.0),
     ],
 )
 def test_own_threads_that_share_a_core_are_no_others(of_link, of_worker, lost_s):

@@ -27,8 +27,8 @@ NOISE = re.compile(r"tests collected|^$")
 
 @pytest.fixture
 def typed(zygote, environment):
-    """`typed(*words)`: exit code and output of pytest in the checkout; nothing is measured."""
-    return lambda *words, cwd=ROOT: zygote.run([*words], cwd=str(cwd), env=environment())
+    """`typed(*words, NAME=value)`: exit code and output of pytest in the checkout; nothing is measured."""
+    return lambda *words, cwd=ROOT, **more: zygote.run([*words], cwd=str(cwd), env=environment(**more))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,6 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
         (("--benchmark-compare-fail=mean:5%",), "--benchmark-compare-fail needs --benchmark-compare"),
         (("--ffn-tp=3",), "--ffn-tp: tp=3 does not divide d_ff=3328 of xxl/16: choose a divisor of it"),
         ((ALL, *ODD), "--ffn-ranks: ranks=8 does not divide the 52 that weight_prefetch shards over them"),
-        (("--ffn-quick", "--ffn-resume=results/reference/nvidia-h100-80gb-hbm3-2026-11-26-6"), "leave out --ffn-quick"),
         (("--ffn-resume=results/reference/amd-epyc-2026-11-24-3",), "its options are of another version of the suite"),
     ],
 )
@@ -76,18 +75,43 @@ def test_a_run_is_planned_without_torch(light):
     assert "127 cases on 47 shapes, about 6 min 20 s" in light(6.5, "pytest", "-s", *LISTED, ALL)
 
 
+TIMED = "--benchmark-only "
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--ffn-quick", MATMUL), "--ffn-quick measures: it needs --benchmark-only"),
-        (("--lf", MATMUL), "--lf: no cache of earlier tests is kept here"),
+        ("--ffn-quick", "--ffn-quick measures: it needs --benchmark-only"),
+        ("--lf", "--lf: no cache of earlier tests is kept here"),
+        (TIMED + "--ffn-decide=3", "'3' is no share between 0 and 100 %"),
+        (TIMED + "--ffn-fail-slower", "without a margin; add --ffn-decide"),
+        (TIMED + "--ffn-device=cdua", "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
+        (TIMED + "--ffn-resume=", "--ffn-resume '': it has no value"),
+        (TIMED + "--ffn-resume=results", "results is no run folder"),
+        (TIMED + "--ffn-steady=tests", "'tests' is not a whole number from 0 on, as in --ffn-steady=12"),
+        (TIMED + "-n2", "tests side by side disturb one another; leave out -n"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_imported(typed, words, message):
-    code, text = typed("--ffn-device=cpu", *words)
+def test_what_cannot_be_timed_is_refused_in_one_line(typed, words, message):
+    assert_refused(typed("--ffn-device=cpu", MATMUL, *words.split()), message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("TRITON_INTERPRET", "true", "interpreted kernels are never timed"),
+        ("WORLD_SIZE", "2", "WORLD_SIZE=2 without RANK, MASTER_ADDR, MASTER_PORT: start several ranks"),
+    ],
+)
+def test_an_environment_in_which_nothing_can_be_timed_is_refused_in_one_line(typed, name, value, message):
+    assert_refused(typed("--ffn-device=cpu", MATMUL, "--benchmark-only", **{name: value}), message)
+
+
+def assert_refused(ended: tuple[int, str], message: str) -> None:
+    code, text = ended
     assert code == 2
-    assert text.startswith(f"Exit: {message}")
-    assert len(text.splitlines()) == 1
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
 
 
 def test_a_folder_behind_an_option_is_no_root(typed, tmp_path):

@@ -41,11 +41,6 @@ def test_the_environment_wins_over_a_git_that_may_be_stale(checkout, monkeypatch
     assert commit_of(checkout) == "abc"
 
 
-def test_without_git_the_commit_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit_of(tmp_path) == "unknown"
-
-
 def test_files_have_the_hash_of_their_commit_with_git_or_without(checkout, tmp_path_factory):
     copy = tmp_path_factory.mktemp("copy") / "of"
     shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git"))

@@ -1,4 +1,5 @@
-"""Where chips and links meet, against the figures of the sources and figures worked out by hand."""
+"""Where chips and links meet, against figures worked out by hand. The documents show those of the sources, and
+test_documents.py holds them to that."""
 
 import math
 from dataclasses import replace
@@ -8,20 +9,13 @@ from account_settings import EXERCISE, H100, ask, h100, v5p
 
 from roofline.account.communication_bound import bound, forward, least_d_ff
 
-EXACT = replace(EXERCISE, exact=True)
-
 
 @pytest.mark.parametrize(
     ("question", "each"),
     [
-        (EXERCISE, 2750),
-        (EXACT, 2406.25),  # 7/8 of it
         (replace(EXERCISE, gathered_weight_bytes=1), 2750 / 2),
-        # The source's 850 on three axes.
-        (v5p(flops=4.59e14, degrees={"fsdp": 512}), 850),
         # Inside a node, and over 1024 GPUs.
         (h100({"fsdp": 8}), 7 / 8 * H100 / 450e9),
-        (h100({"fsdp": 1024}), H100 / 400e9 * 127 / 128),
         # One collective over both fabrics takes what the slower one does, also where collectives wait for each other.
         (h100({"fsdp": 1024}, fabrics_overlap=False), H100 / 400e9 * 127 / 128),
     ],
@@ -35,7 +29,6 @@ def test_tokens_on_each_device_at_the_bound(question, each):
     [
         # Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the link than on the chip.
         (v5p(degrees={"fsdp": 2, "tp": 32}), math.inf, "tp axes"),
-        (v5p(degrees={}), 0, None),
         # Tensor parallelism crosses 2750 between 19 and 20 chips.
         (ask("exercise", {"tp": 19}), 0, "tp axes"),
         (ask("exercise", {"tp": 20}), math.inf, "tp axes"),
@@ -64,10 +57,8 @@ def test_rounding_does_not_decide_at_the_bound(tokens):
 @pytest.mark.parametrize(
     "question",
     [
-        EXERCISE,
-        EXACT,
+        replace(EXERCISE, exact=True),
         v5p(),
-        h100({"fsdp": 128, "tp": 8}),
         h100({"fsdp": 1024}, fabrics_overlap=False),
         replace(h100({"fsdp": 64, "tp": 4}), exact=True),
     ],

@@ -1,9 +1,11 @@
 """What `roofline doctor` finds, by what torch, Triton and the compiler say on machines that lack something."""
 
 import os
+import re
 import types
 import warnings
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -90,10 +92,7 @@ BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 
 
 def test_a_gpu_that_others_have_is_told_with_its_way_out(gpu):
-    def ones(*sizes, device):
-        raise RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")
-
-    gpu.setattr(torch, "ones", ones)
+    gpu.setattr(torch, "ones", Mock(side_effect=RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")))
     finding = find("device")
     assert BUSY in finding.text
     assert "compute mode" in finding.remedy[1]
@@ -112,10 +111,7 @@ def test_generation_of_a_card(gpu, major, says, is_lacking):
 
 def test_interpreter_is_to_be_switched_off(gpu):
     gpu.setenv("TRITON_INTERPRET", "1")
-    finding = find("device")
-    assert finding.remedy
-    assert "TRITON_INTERPRET is set" in finding.text
-    assert "unset it" in finding.text
+    assert re.search("TRITON_INTERPRET is set.*unset it", find("device").text)
 
 
 def test_compiler_without_headers(gpu, tmp_path):

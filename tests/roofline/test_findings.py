@@ -100,7 +100,6 @@ def run_with(variables, source="cpu"):
         (run_of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
         (run_of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
         (run_with({"OPENBLAS_NUM_THREADS": "1"}), "environment", "OPENBLAS_NUM_THREADS=1: fewer threads than the"),
-        (run_with({"KMP_AFFINITY": "compact", "OMP_NUM_THREADS": "2,1"}), "environment", "OMP_NUM_THREADS=2,1: fewer"),
         (run_with({"ONEDNN_MAX_CPU_ISA": "AVX2"}), "environment", "ONEDNN_MAX_CPU_ISA=AVX2 keeps torch's oneDNN from"),
         (run_with({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, "gpu"), "environment", "CUBLAS_WORKSPACE_CONFIG=:16:8 sets"),
         (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
@@ -139,9 +138,6 @@ def test_page_lists_the_rules_in_their_order_with_their_limits(tmp_path):
     limits = {"below own ideal": findings.OWN_IDEAL, "disturbed": findings.OTHERS, "stolen time": findings.STOLEN}
     for rule, limit in limits.items():
         assert f"{limit:g}" in listed[rule]
-
-
-LOW_ROOF = ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9)
 
 
 HIGH_ROOF = ceiling("matmul", 750e12, dtype="bf16"), ceiling("read", 40e12)

@@ -7,14 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch.distributed as dist
 from made_up_run import HEAD, lines_of
 
 import roofline
 from roofline import operations
 from roofline.operations import contenders
 from roofline.pytest_plugin.command_line import refuse_selection
-from roofline.worker.ranks import Ranks
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "examples" / "gradient_all_reduce.py"
@@ -73,21 +71,6 @@ def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zy
     assert "rank 0: per_parameter: the output holds NaN" in text
     assert "2 failed, 1 passed" in text
     assert "exit codes of the ranks: 1 0" in text
-
-
-def test_its_runner_finds_what_it_asks_of_ranks(example):
-    """In one process, as rank 0 of 1."""
-    ranks = Ranks(dist.HashStore(), 0, 1)
-    options = SimpleNamespace(device="cpu", seed=0, timed=True)
-    runner = object.__new__(example.Runner)
-    runner.ranks, runner.options = ranks, options
-    case = example.GradientAllReduce(12, 128, 20, "fp32", 1)
-    try:
-        prepared = runner.prepare(case, ARMS)
-    finally:
-        dist.destroy_process_group()
-    assert set(ARMS) <= set(prepared.entrants)
-    assert not prepared.rejected
 
 
 @pytest.mark.parametrize("world", [1, 2])

@@ -9,9 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from made_up_gathers import HERE, NAMES, SWEEP
 from made_up_run import END, HEAD, LINES, save
-from PIL import Image
 
-from conftest import ROOT
 from roofline.commands.cli import main
 from roofline.operations.options import wires_of
 from roofline.report import html
@@ -40,10 +38,6 @@ def text(folder):
 def test_files_of_a_report_are_all_in_the_folder(folder):
     figures = {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")}
     assert {path.name for path in folder.iterdir()} == {"samples.jsonl", "report.md", "report.html"} | figures
-    for path in folder.glob("*.png"):
-        picture = Image.open(path)
-        assert picture.mode == "P"
-        assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.slow
@@ -127,13 +121,6 @@ def test_nothing_is_written_through_a_link_out_of_the_folder(tmp_path, refused):
     (run / "report.md").symlink_to(outside)
     assert "report.md is a link" in refused("report", str(run))
     assert outside.read_text() == "mine"
-
-
-def test_figures_of_a_page_are_as_wide_as_a_telephone():
-    page = (ROOT / "roofline/report/page.html").read_text()
-    (rule,) = re.findall(r"^figure svg {(.*)}$", page, re.MULTILINE)
-    assert "width: 100%" in rule
-    assert "min-width" not in rule
 
 
 @pytest.mark.parametrize(("findings", "more"), [("abc", []), ("abcde", ["2", "more", "d", "e"])])

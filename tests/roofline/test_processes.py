@@ -47,7 +47,6 @@ def test_each_process_makes_its_share_of_the_passes(several):
         readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]  # each pass counts by its rounds
         assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
         assert shape.late == {name: shape.round_count - len(shape.times_s(name)) for name in shape.late}
-        assert bool(shape.late["numpy"]) == (place == 2)
         # The probe is that which the first process chose.
         assert {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s} == {0, 1, 2}
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3

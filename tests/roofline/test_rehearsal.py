@@ -260,7 +260,6 @@ def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     assert {block["contender"] for block in outcome.run.steady} == {"cublas", "tiled"}
     for block in outcome.run.steady:
         assert block["energy_j"] == pytest.approx(650 * block["calls"] * block["time_s"])
-    assert {missing.outcome for missing in outcome.run.missing} == {"skipped"}
     for reason in outcome.reasons("skipped")[1:]:
         assert "has compute capability 8.0, " in reason
         assert "needs 9.x (Hopper)" in reason

@@ -94,12 +94,6 @@ def test_stages_keep_their_weights_gathered():
     assert stages.received_of_now == pytest.approx(32 * (weights + 4 * activations) / (126 * (weights + activations)))
 
 
-def test_accumulation_gathers_weights_in_each_of_four_microbatches_and_saves_a_quarter():
-    again = by_name(h100({"fsdp": 128, "tp": 8}), tokens=4_000_000)["gradient accumulation"]
-    assert again.tokens == pytest.approx(4 * 2_513_076)
-    assert again.memory_bytes == pytest.approx(-4e6 * BLOCKS * (D + F) * 2 / 1024 * 3 / 4)
-
-
 def test_what_does_not_fit_a_device_is_no_choice():
     now = h100({"fsdp": 1024})
     stages = by_name(now, device_bytes=80 * GB, tokens=0)["4 pipeline stages"]
