@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from importlib import metadata
 from pathlib import Path
 
 from roofline.host.machine import gpu_driver
+from roofline.operations import OPERATIONS
 from roofline.store import journal
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
@@ -106,7 +108,7 @@ class Step:
         return GRACE_S if self.selects or self.counts else 0
 
 
-STEPS = (
+STEPS = [
     Step("doctor", 8, 40, "python -m roofline doctor", needs=""),
     Step("kernel", 12, 40, "python -m results.first_call kernel", must=True, needs=""),
     Step("compile", 20, 40, "python -m results.first_call compile"),
@@ -127,7 +129,6 @@ STEPS = (
     Step("attention", 130, 240, selects=WIDE, archive="training", needs="compile"),
     Step("training-steps", 120, 300, selects=STEPS_OF_12, archive="training", needs="compile"),
     Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
-    Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training", needs="compile"),
     Step("perturbed", 120, 240, f"{HOPPER} --perturb 1 --only bf16 --seeds 1"),
     Step("memcheck", 40, 120, f"{SANITIZER} memcheck {HOPPER} --gpu --only bf16 --seeds 1"),
     Step("synccheck", 40, 120, f"{SANITIZER} synccheck {HOPPER} --gpu --only bf16 --seeds 1"),
@@ -139,10 +140,15 @@ STEPS = (
     Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),
     Step("machine", 240, 600, f"{HOPPER} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
-)
+]
 """What a visit does, in the order of its worth. Gathers took 133 s on an H100, scatters, layers and prefetches 139 s,
 the links 9 s. The others are estimates: matmuls from the 160 s of five contenders, with what `cublaslt_best` and what a
-call costs add; checks from the 12 s of half as many cases."""
+call costs add; checks from the 12 s of half as many cases. Operations that come in by the door bring theirs."""
+
+for operation in OPERATIONS.values():
+    for about in operation.visits:
+        (place,) = [index for index, step in enumerate(STEPS) if step.name == about["before"]]
+        STEPS.insert(place, Step(**{name: value for name, value in about.items() if name != "before"}))
 
 STATE = "steps.json"
 OF_DRIVER = "doctor", "kernel", "compile"
@@ -160,7 +166,7 @@ class Visit:
     Raises ValueError where there is no card, an archive is damaged, or earlier visits were to another card.
     """
 
-    def __init__(self, out: Path, steps: tuple[Step, ...] = STEPS, deadline: float = math.inf):
+    def __init__(self, out: Path, steps: Sequence[Step] = STEPS, deadline: float = math.inf):
         self.out = out
         self.steps = steps
         self.deadline = deadline
@@ -481,7 +487,7 @@ def smi(query: str) -> str:
     return done.stdout.strip().partition("\n")[0]
 
 
-def main(arguments: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> int:
+def main(arguments: list[str] | None = None, steps: Sequence[Step] = STEPS) -> int:
     """Make a visit; returns the exit code: 0, 1 where a step failed or was cut off, 2 for bad input, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=math.inf, help="the most that it takes (default: no limit)")

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roofline.analysis.fields import FIELDS, Field
+from roofline.analysis.fields import FIELDS
+from roofline.operations.shown import Field, Table
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
 from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
@@ -60,6 +61,12 @@ def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
         rows = rows[rows["op"] == entry["op"]]
     table = texts(rows, entry["columns"])
     return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
+
+
+def of_operation(table: Table, rows: DataFrame, fields: Mapping[str, Field]) -> Section:
+    """A table of an operation, of those of its `rows` that have the table's field. `about` may be a journal's."""
+    cells = texts(rows.dropna(subset=table.of), table.columns, fields)
+    return Section(table.title, escaped(table.about), (), cells, long=table.long)
 
 
 def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = FIELDS) -> DataFrame:

@@ -20,8 +20,8 @@ from torch.nn.functional import silu
 from kernels import hopper, workspace
 from kernels.contract import FP8, Kernel, Scales, empty_out, empty_scales, result_dtype
 from kernels.fp8 import quantise, scale_rows, scales_of_rows
-from kernels.gated import gated as gated_matmul
-from kernels.gated import interleaved
+from kernels.gated.kernel import gated as gated_matmul
+from kernels.gated.kernel import interleaved
 from kernels.machine.core.faults import FaultError, UnknownError
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import enqueue
