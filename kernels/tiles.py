@@ -161,7 +161,7 @@ class Table:
 def table(arch: str) -> Table:
     """The checked-in table of `arch`, one of `architectures()`."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
-    rows = document.pop("entries")
+    rows = [row for row in document.pop("entries") if row["kernel"] in registry.examples()]
     return Table(**document, rows=rows)
 
 

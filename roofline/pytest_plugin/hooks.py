@@ -22,6 +22,7 @@ import pytest
 
 from roofline import operations
 from roofline.analysis import decision
+from roofline.analysis.fields import refuse_taken
 from roofline.host import machine
 from roofline.host.container import settle
 from roofline.operations import contenders
@@ -280,7 +281,9 @@ def _select(session, state: Session) -> None:
         if case and state.is_of_workers(case[0]):
             state.planned.setdefault(case[0], []).append(case[1])
     for shape in state.planned:
-        state.runners.planner(operations.find(shape))
+        operation = operations.find(shape)
+        refuse_taken(operation)
+        state.runners.planner(operation)
     refuse_selection(state.options, state.runners, state.cases_left)
 
 
@@ -371,6 +374,9 @@ def _metadata(config, state: Session) -> dict:
     header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
     if ranks := hello.get("ranks"):
         header["ranks"] = ranks
+    for operation in map(operations.find, state.planned):
+        if operation.name not in operations.SUITE:
+            header.setdefault("shown", {})[operation.name] = operation.plain
     return header
 
 

@@ -15,7 +15,7 @@ from roofline.theory.arms import ARMS, PERSISTENT
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "kernels").glob("[!m]*/README.md"))
 
 
 def blocks(language: str):
