@@ -59,10 +59,10 @@ PICTURE = "test_matmul and not scatter and (cublas or persistent or warpgroup or
 LONG = "(m8192 or tp1 and (m1024 or m4096))"
 """The eight shapes of 1024 rows and more whose calls take 2 ms and more: they also run alone for a while."""
 UP, DOWN = "matmul-xxl-up-tp{}-m{}-bf16", "matmul-xxl-down-tp{}-m{}-bf16"
-OF_OPERATIONS = " ".join(
-    f"tests/{operation.sweep.__module__.split('.')[1]}" for name, operation in OPERATIONS.items() if name not in SUITE
-)
-"""The tests of what comes in by the door, `kernels.<folder>.operation`."""
+OF_KERNELS = "tests/kernels"
+for name in sorted(OPERATIONS.keys() - SUITE):
+    OF_KERNELS += f" tests/{OPERATIONS[name].sweep.__module__.split('.')[1]}"
+"""The tests of kernels, and of what comes in by the door: `kernels.<folder>.operation`."""
 OF_ODD = f"{UP.format(8, 256)} {UP.format(1, 256)} {UP.format(8, 1024)}"
 OF_PAIR = " ".join(each.format(tp, 256) for tp in (8, 1) for each in (UP, DOWN))
 OF_PAIR += f" {UP.format(8, 1024)} {DOWN.format(8, 1024)}"
@@ -137,9 +137,7 @@ STEPS = [
     Step("clocks", 25, 60, f"{GPU_TESTS} -s tests/roofline/test_clocks.py"),
     Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
     Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
-    Step(
-        "kernels", 120, 600, f"{GPU_TESTS} tests/kernels {OF_OPERATIONS} tests/benchmarks tests/roofline/test_faults.py"
-    ),
+    Step("kernels", 120, 600, f"{GPU_TESTS} {OF_KERNELS} tests/benchmarks tests/roofline/test_faults.py"),
     Step("machine", 240, 600, f"{HOPPER} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
 ]
