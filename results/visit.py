@@ -29,7 +29,7 @@ from importlib import metadata
 from pathlib import Path
 
 from roofline.host.machine import gpu_driver
-from roofline.operations import OPERATIONS
+from roofline.operations import OPERATIONS, SUITE
 from roofline.store import journal
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
@@ -59,8 +59,10 @@ PICTURE = "test_matmul and not scatter and (cublas or persistent or warpgroup or
 LONG = "(m8192 or tp1 and (m1024 or m4096))"
 """The eight shapes of 1024 rows and more whose calls take 2 ms and more: they also run alone for a while."""
 UP, DOWN = "matmul-xxl-up-tp{}-m{}-bf16", "matmul-xxl-down-tp{}-m{}-bf16"
-WIDE = "test_attention and d128 and (m4096 or m16384)"
-STEPS_OF_12 = "test_transformer_step and l12"
+OF_KERNELS = "tests/kernels"
+for name in sorted(OPERATIONS.keys() - SUITE):
+    OF_KERNELS += f" tests/{OPERATIONS[name].sweep.__module__.split('.')[1]}"
+"""The tests of kernels, and of what comes in by the door: `kernels.<folder>.operation`."""
 OF_ODD = f"{UP.format(8, 256)} {UP.format(1, 256)} {UP.format(8, 1024)}"
 OF_PAIR = " ".join(each.format(tp, 256) for tp in (8, 1) for each in (UP, DOWN))
 OF_PAIR += f" {UP.format(8, 1024)} {DOWN.format(8, 1024)}"
@@ -126,8 +128,6 @@ STEPS = [
     Step("layers", 35, 90, selects="test_ffn and not gated", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("counters", 90, 150, "python -m roofline counters", archive="default", counts="matmuls"),
-    Step("attention", 130, 240, selects=WIDE, archive="training", needs="compile"),
-    Step("training-steps", 120, 300, selects=STEPS_OF_12, archive="training", needs="compile"),
     Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
     Step("perturbed", 120, 240, f"{HOPPER} --perturb 1 --only bf16 --seeds 1"),
     Step("memcheck", 40, 120, f"{SANITIZER} memcheck {HOPPER} --gpu --only bf16 --seeds 1"),
@@ -137,7 +137,7 @@ STEPS = [
     Step("clocks", 25, 60, f"{GPU_TESTS} -s tests/roofline/test_clocks.py"),
     Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
     Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
-    Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),
+    Step("kernels", 120, 600, f"{GPU_TESTS} {OF_KERNELS} tests/benchmarks tests/roofline/test_faults.py"),
     Step("machine", 240, 600, f"{HOPPER} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
 ]

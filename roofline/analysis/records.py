@@ -108,8 +108,6 @@ def _time_fields(case: MeasuredCase) -> dict:
     shape = case.shape
     fields = with_ends("time_s", case.time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, case.time))
     fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
-    if "m" in shape.facts:
-        fields["tokens_per_s"] = shape.facts["m"] / case.time.value
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
         fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value

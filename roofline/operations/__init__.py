@@ -44,4 +44,6 @@ def _import_those_of_checkout(root: Path) -> None:
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+SUITE = tuple(OPERATIONS)
+"""Those of roofline, which it knows wherever it is installed."""
 _import_those_of_checkout(Path(__file__).parents[2])

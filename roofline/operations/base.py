@@ -114,29 +114,36 @@ class Operation(Shown):
         """Why it has no case by these options; empty if it has."""
         return self.why_not(options) or NO_FP8 * (not dtypes_of(self.case, options))
 
-    @functools.cached_property
-    def _pattern(self) -> re.Pattern:
-        """That of its ids. Only the name of a model has dashes of its own."""
-        form = self.case.form
-        for field in fields(self.case):
-            value = r"\d+" if field.type is int else r"[\w.+]+"
-            if field.name == "model":
-                value = ".+"
-            form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
-        return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
-
     def parse(self, text: str) -> tuple[Any, str | None]:
-        """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""
-        match = self._pattern.fullmatch(text.removeprefix(f"{self.name}-"))
-        if not match:
-            raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
-        words = match.groupdict()
-        try:
-            kinds: dict[str, Any] = {field.name: field.type for field in fields(self.case)}
-            values = {name: kind(words[name]) for name, kind in kinds.items()}
-            return self.case(**values), words["contender"]
-        except ValueError as error:
-            raise ValueError(f"case {text!r}: {error}") from None
+        """`read` an id as of one of its cases."""
+        return read(self.case, text, self.example)
+
+
+@functools.cache
+def _pattern(case: Any) -> re.Pattern:
+    """That of the ids of a case. Only the name of a model has dashes of its own."""
+    form = case.form
+    for field in fields(case):
+        value = r"\d+" if field.type is int else r"[\w.+]+"
+        if field.name == "model":
+            value = ".+"
+        form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
+    return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
+
+
+def read(case: Any, text: str, example: str) -> tuple[Any, str | None]:
+    """Parse the id of a `case` into that and its contender, which is None for the id of a shape. Raises ValueError,
+    with the `example` where it is not written so."""
+    match = _pattern(case).fullmatch(text.removeprefix(f"{case.op}-"))
+    if not match:
+        raise ValueError(f"case {text!r} is not written as cases are: {example}")
+    words = match.groupdict()
+    try:
+        kinds: dict[str, Any] = {field.name: field.type for field in fields(case)}
+        values = {name: kind(words[name]) for name, kind in kinds.items()}
+        return case(**values), words["contender"]
+    except ValueError as error:
+        raise ValueError(f"case {text!r}: {error}") from None
 
 
 OPERATIONS: dict[str, Operation] = {}

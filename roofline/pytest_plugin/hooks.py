@@ -362,7 +362,7 @@ def _metadata(config, state: Session) -> dict:
     if ranks := hello.get("ranks"):
         header["ranks"] = ranks
     for operation in map(operations.find, state.planned):
-        if not operation.case.__module__.startswith("roofline."):
+        if operation.name not in operations.SUITE:
             header.setdefault("shown", {})[operation.name] = operation.plain
     return header
 

@@ -53,12 +53,9 @@ class Section(NamedTuple):
 
 
 def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
-    """A section of `tables.toml`: a row for each case of `frame` that has its field, and is of its operation if it has
-    one, and `lines` below them."""
+    """A section of `tables.toml`: a row for each case of `frame` that has its field, and `lines` below them."""
     entry = TABLES["sections"][name]
     rows = frame.dropna(subset=entry["of"])
-    if "op" in entry:
-        rows = rows[rows["op"] == entry["op"]]
     table = texts(rows, entry["columns"])
     return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
 

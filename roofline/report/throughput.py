@@ -22,7 +22,7 @@ FASTEST, LEAST, SUSTAINED, DISPATCHED = (
     BY_TOKENS[name].header for name in ("fastest", "least", "sustained", "dispatched_ratio")
 )
 """Columns of the table by rows of x that say more than their fields do."""
-FIGURES = ("memory_roofline", "attention")
+FIGURES = ("memory_roofline",)
 
 
 def brief(run: Run, frame: DataFrame) -> Section:

@@ -16,7 +16,7 @@ from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import ends_text, rate_text, time_text
 from roofline.report.plots import theme
-from roofline.report.tables import Section, declared
+from roofline.report.tables import Section
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -104,8 +104,6 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     for section in (
         overlap.splits(cases),
         *_of_operations(run, cases),
-        declared("steps", cases),
-        declared("memory", cases),
         throughput.steady(cases),
         throughput.counted(cases),
     ):

@@ -1,7 +1,6 @@
 """The gated layer: its fused first half in Triton's interpreter, what that refuses, what is seen of timed calls, and
 what a report says of its matmuls alone."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,7 @@ from made_up_run import END, HEAD, lines_of, save
 
 from kernels.gated import bench
 from kernels.gated.kernel import gated, interleaved
-from kernels.gated.operation import OPERATION, FfnGated
-from results import references
-from roofline.analysis.fields import own
+from kernels.gated.operation import FfnGated
 from roofline.analysis.records import records_of
 from roofline.report.write import frame, markdown, sections
 from roofline.store import journal
@@ -121,7 +118,3 @@ def test_a_report_has_them_beside_the_layer(tmp_path):
     text = markdown(run, sections(run, frame(run), []))
     assert "## Gated layers\n\nOf each layer the ratio" in text
     assert "| ffn_gated-1024x4096-tp1-m64-bf16 | fused | 1.333 [1.333, 1.333] | 1.100 [1.100, 1.100] |" in text
-
-
-def test_the_page_has_the_fields():
-    assert references.schema(own(OPERATION).values()) in Path(bench.__file__).with_name("README.md").read_text()

@@ -39,11 +39,6 @@ FEATURES = {
     "decisions": ("test_decision.py", "verdict decided looks"),
     "void link": ("test_gather_run.py", "link_off_pace"),
     "real ranks": ("test_ranks.py", "rank_spread gemm_rank_spread"),
-    "attention": ("test_fields.py", "part batch heads width mask saved_bytes saved_formula_bytes peak_bytes"),
-    "training step": (
-        "test_fields.py",
-        "layers weight_bytes gradient_bytes optimizer_bytes tokens_per_s compile_s",
-    ),
 }
 """Feature -> (run or file, fields of a record). The ends of an interval go with their field."""
 

@@ -1,14 +1,12 @@
 """What a report says of a transformer's training steps, by journals that are written by hand."""
 
-import pandas
 import pytest
 from made_up_run import END, HEAD, ceiling, lines_of, save
 
+from kernels.step.figure import step_memory
+from roofline.account.cases import TransformerStep
 from roofline.analysis.records import frame
-from roofline.operations.transformer_step import TransformerStep
-from roofline.report.plots import step_memory
-from roofline.report.tables import declared
-from roofline.report.write import write
+from roofline.report.write import body, write
 from roofline.store.journal import load
 
 TIMES = {"fp32": {"eager": 0.4, "compiled": 0.32}, "bf16": {"eager": 0.2, "compiled": 0.1}}
@@ -38,7 +36,7 @@ def test_rates_are_told(folder):
     assert row["tokens_per_s"] == pytest.approx(16 * 256 / 0.32)
     assert row["of_roof"] == pytest.approx(row["flop"] / 0.32 / 60e12)
     assert rows["compile_s"].dropna().tolist() == [21.0] * 4
-    table = declared("steps", frame(run)).table
+    (table,) = [section.table for section in body(run, frame(run)) if section.title == "Training steps"]
     assert table["tokens/s"].iloc[:2].tolist() == ["1.024e+04", "1.28e+04"]
 
 
@@ -52,13 +50,4 @@ def test_figure_shows_memory_over_a_step(folder):
     assert "step_memory.png" in names
     report = (folder / "report.md").read_text()
     assert "![step memory](step_memory.png)" in report
-    assert "## Memory\n" in report
-
-
-def test_only_training_steps_are_in_their_section(folder):
-    """Whatever other operations have a field of theirs."""
-    steps = frame(load(folder)).assign(tokens_per_s=1.0)
-    others = steps.assign(op="matmul", shape="matmul-xxl-up-tp8-m16-bf16")
-    table = declared("steps", pandas.concat([others, steps])).table
-    assert len(table) == len(steps)
-    assert not table.iloc[:, 0].str.startswith("matmul").any()
+    assert "## Memory of training steps\n" in report
