@@ -56,7 +56,7 @@ def test_what_a_journal_says_of_an_operation_is_shown_and_what_is_left_out_is_to
     assert [*cases][-4:] == ["rows_kept", "gain", "gain_low", "gain_high"]
     text = markdown(run, sections(run, cases, []))
     assert "## What stays\n\n*Rows* [a]\\(b).\n\n| shape | contender | rows |\n" in text
-    assert "fused is not known here, and is shown without gain, over_rows; draw it where it was measured" in text
+    assert "fused is not known here, and is shown without gain, over_rows; name its file by --operations" in text
 
 
 def test_a_journal_that_says_nothing_of_its_operation_is_shown_with_what_every_record_has(loaded):
