@@ -26,18 +26,15 @@ from source_lines import Lines, as_text
 
 from roofline.host.arguments import Parser, count, sizes
 
-OF_OPERATIONS = "attention", "gated"
+OF_OPERATIONS = tuple(name for name in ("attention", "gated") if find_spec(f"{name}_cases"))
+"""Those whose folder was not taken out."""
 WATCHDOG_S = 60
 """For a case with delays, which take milliseconds; then it hangs, and the process ends with a traceback."""
 
 
 def every() -> list[Case]:
-    """All cases; none of an operation whose folder was taken out."""
-    listed = [*cases.cases(), *waiting.cases(), *links.cases()]
-    for name in OF_OPERATIONS:
-        if find_spec(f"{name}_cases"):
-            listed += import_module(f"{name}_cases").cases()
-    return listed
+    of_operations = [import_module(f"{name}_cases") for name in OF_OPERATIONS]
+    return [case for module in (cases, *of_operations, waiting, links) for case in module.cases()]
 
 
 def main(arguments: list[str] | None = None) -> int:

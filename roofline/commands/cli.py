@@ -27,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "folders", metavar="RUN", type=Path, nargs="+", help="a folder of results/local or results/reference"
     )
+    help = "that declares operations of yours: its figures are drawn too"
+    command.add_argument("--operations", metavar="FILE", type=Path, action="append", default=[], help=help)
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -104,9 +106,12 @@ def _by_module(options: argparse.Namespace) -> int:
 
 
 def _report(options) -> int:
+    from roofline.operations.contenders import module_of
     from roofline.report import html
     from roofline.report.write import write
 
+    for file in options.operations:
+        module_of(file.resolve())
     for folder in options.folders:
         for path in write(folder):
             print(path)

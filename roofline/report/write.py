@@ -134,7 +134,7 @@ def unknown(run: Run) -> list[str]:
             names = ["whatever it has of its own: its journal does not say what that is"]
         if names:
             lacking = ", ".join(names)
-            lines.append(f"{op} is not known here, and is shown without {lacking}; draw it where it was measured")
+            lines.append(f"{op} is not known here, and is shown without {lacking}; name its file by --operations")
     return lines
 
 
