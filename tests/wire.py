@@ -15,10 +15,10 @@ from statistics import median
 import pytest
 
 import roofline
+from conftest import ROOT
 from roofline.analysis import overlap
 from roofline.analysis.records import records_of
 
-ROOT = Path(__file__).parents[1]
 BITS_PER_S = 1e9
 NODES = "roofline-wire-0", "roofline-wire-1"
 ADDRESSES = "10.77.13.1", "10.77.13.2"

@@ -4,13 +4,13 @@ import itertools
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
+from conftest import ROOT
 from roofline.analysis import changes
 from roofline.analysis.changes import change
 from roofline.analysis.comparison import compare
@@ -18,8 +18,6 @@ from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS
 from roofline.commands.cli import main
 from roofline.report.compare import terminal
 from roofline.store import journal
-
-ROOT = Path(__file__).parents[2]
 
 
 def change_of_speed(speed, error=0.001):

@@ -3,18 +3,17 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from made_up_run import HEAD, lines_of
 
 import roofline
+from conftest import ROOT
 from roofline import operations
 from roofline.operations import contenders
 from roofline.pytest_plugin.command_line import refuse_selection
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "examples" / "gradient_all_reduce.py"
 SMALL = ["--ffn-device=cpu", "--ffn-model=96,96", "--ffn-tokens=20", "--ffn-max-seconds=0.1"]
 OVERLAPPED = ["overlapped", "bucketed_36KiB"]

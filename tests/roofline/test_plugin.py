@@ -219,16 +219,6 @@ def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_proje
     assert "No clock and power: NVML is not there." in outcome.text
 
 
-LEFT_BEHIND = [("", False), ("--benchmark-only", False), ("--benchmark-only --benchmark-autosave", True)]
-
-
-@pytest.mark.parametrize(("words", "is_there"), LEFT_BEHIND)
-def test_a_storage_is_made_where_something_is_saved(run_project, words, is_there):
-    run = run_project("-k", "torch", *words.split())
-    assert run.code == 0
-    assert (run.root / ".benchmarks").exists() == is_there
-
-
 def test_the_summary_names_who_failed(run_project):
     assert "\nFAILED test_small.py::test_matmul[" in run_project("--benchmark-only", "-k", "wrong").text
 

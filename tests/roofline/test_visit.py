@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from made_up_run import END, HEAD
 
+from conftest import ROOT
 from kernels.experiments import trial
 from kernels.experiments.trial import EXPERIMENTS
 from results import visit
 from results.visit import STEPS, Step, Visit
 from roofline.operations.matmul import OPERATION
 
-ROOT = Path(__file__).parents[2]
 MUSTS = ["kernel", "matmuls", "gathers", "links"]
 MEASURES = Step("one", 1, 60, selects="test_one", archive="first")
 """A step whose run is of the case `a`."""
