@@ -175,7 +175,6 @@ def lines_of_day(dtype, flops, bytes_per_s):
         ("H100 SXM", "bf16", 256, "read"),  # intensity 243 and 251, ridge 295
         ("H100 SXM", "bf16", 512, "matmul"),
         ("H200", "bf16", 256, "matmul"),  # ridge 206
-        ("H100 SXM", "fp8", 256, "read"),  # intensity 468 to 499, ridge 591
         ("H200", "fp8", 256, "matmul"),  # ridge 412
     ],
 )
