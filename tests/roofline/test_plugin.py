@@ -176,13 +176,6 @@ def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_ow
     assert f"saved in {second.folder}: benchmark.json, " in second.text
 
 
-def test_a_folder_that_cannot_be_written_is_refused(run_project):
-    outcome = run_project("--benchmark-only", "--ffn-results=conftest.py")
-    assert outcome.code == 2
-    assert "cannot write the run folder conftest.py/" in outcome.text
-    assert "choose another with --ffn-results=DIR" in outcome.text
-
-
 def test_report_that_fails_costs_no_data(run_project):
     broken = "\nfrom roofline.report import tables\ntables.markdown = lambda *a: [].pop()\n"
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", more=broken)

@@ -24,8 +24,6 @@ ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
     ("chip", "kind", "degrees", "exact", "expected"),
     [
         (V5P, "fsdp", {"fsdp": 16, "tp": 4}, False, [("fsdp axes", 1, 2 * AXIS)]),
-        (V5P, "tp", {"fsdp": 16, "tp": 4}, False, [("tp axes", 1, AXIS)]),
-        (SXM, "fsdp", {"fsdp": 64}, False, [("node", 1, LINK), ("network", 1 / 8, PORT)]),
         # With tp = 8 the devices of an FSDP group are each in a node of its own. Two of them share a node when tp = 4:
         # half is gathered by each, over its own port.
         (SXM, "fsdp", {"tp": 8, "fsdp": 128}, True, [("network", 127 / 128, PORT)]),
@@ -39,16 +37,13 @@ def test_what_a_device_receives(chip, kind, degrees, exact, expected):
 @pytest.mark.parametrize(
     ("chip", "degrees", "problem"),
     [
-        (SXM, {"tp": 16, "fsdp": 3}, None),
         (SXM, {"tp": 3}, "tp=3: groups of 3 devices do not pack into nodes of 8: let them divide it"),
         (find("H100 PCIe"), {"fsdp": 4}, "4 devices span nodes of 2, and the chip's network is not known"),
-        (V5P, {"tp": 4, "fsdp": 3}, None),
         (RING, {"tp": 4, "fsdp": 3}, "tp=4, fsdp=3: each needs an axis of its own, and the torus has 1: leave one out"),
     ],
 )
 def test_what_does_not_fit(chip, degrees, problem):
-    sentence = ask(chip, degrees).misfit()
-    assert sentence is None if problem is None else problem in sentence
+    assert problem in ask(chip, degrees).misfit()
 
 
 def tokens(split):
