@@ -23,7 +23,7 @@ PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py warpgroup.py) \
-	$(addprefix tests/machine/test_,attention.py planted.py shipped.py) \
+	$(addprefix tests/machine/test_,planted.py shipped.py) $(wildcard tests/attention/test_attention_compiled.py) \
 	$(addprefix kernels/machine/tests/test_,check.py clean.py exhibits.py package.py tma_kernels.py)
 
 # Else each process of tests compiles all files again and rewrites their asserts, which takes ten seconds.

@@ -57,7 +57,7 @@ class Operands:
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
     matmul: Matmul = by_torch
-    prepared: dict[str, object] = field(default_factory=dict)
+    prepared: dict = field(default_factory=dict)
     """{arm: what `collectives.on_device` has prepared for it}."""
 
     def __post_init__(self):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from collectives.transfers import PATIENCE_S, SLICE_BYTES, LinkError, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, LinkError, Timeline, Transfer, Transfers, missing
 from kernels import copier
 from kernels.contract import KernelLaunch, Signals
 
@@ -34,6 +34,8 @@ SLOW_BYTES_PER_S = 1e9
 CARVEOUT, WAIT_VALUE_GEQ = 9, 0
 """CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent, and CU_STREAM_WAIT_VALUE_GEQ (cuda.h)."""
 
+NOTHING = torch.empty(0)
+
 
 @dataclass
 class Route:
@@ -47,7 +49,7 @@ class Route:
     the end, the begin and the end of each wait, and the link's own.
     """
 
-    transfers: Sequence[Transfer]
+    transfers: Transfers
     table: Tensor
     flags: Tensor
     started: Tensor
@@ -63,8 +65,8 @@ class Route:
     """For each transfer the copies by engines, as (source, target)."""
     events: Sequence[torch.cuda.Event] = ()
     """Where arrivals are events: that of the start, and one for each transfer."""
-    slices: Tensor | None = None
-    let_go: Tensor | None = None
+    slices: Tensor = NOTHING
+    let_go: Tensor = NOTHING
     """As `copier.pace_kernel` has these, where that lets copy engines go on."""
 
 
@@ -123,7 +125,7 @@ class DeviceLink:
     programs = 1
     """The programs that bring a transfer: its flag grows by so much in a run."""
     patience_s = PATIENCE_S
-    _route: Route | None = None
+    _last: Route | None = None
     """The route of the last run; None before the first, and where that was abandoned."""
 
     def __init__(self, rank: int):
@@ -133,12 +135,19 @@ class DeviceLink:
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._routes: dict[int, Route] = {}
 
+    @property
+    def _route(self) -> Route:
+        """The route of the last run. Raises LinkError where there was no run, or it was abandoned."""
+        if self._last is None:
+            raise LinkError(f"the {self.kind} link has no timeline: its run was abandoned, or none was started")
+        return self._last
+
     def launch(self, launch: KernelLaunch) -> None:
         """Launch it on the current stream. No kernel may take shared memory from the matmul beside it on an SM, not
         even a wait or a stamp."""
         leave_shared_memory(launch.run(self._lost.device).function)
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
+    def start(self, transfers: Transfers, ready: int | None = None, raised: int = 1) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
 
         With `ready`, the first so many may go; each of the others once its counter has grown by `raised`, which
@@ -148,7 +157,8 @@ class DeviceLink:
         if id(transfers) not in self._routes:
             route = self._routes[id(transfers)] = self.prepared(transfers)
             self.load(route)
-        self._route, self._waits = self._routes[id(transfers)], []
+        self._last = self._routes[id(transfers)]
+        self._waits: list[int] = []
         self._ready = self._at_once = count if ready is None else ready
         self._raised = raised if self._ready < count else 0
         self._route.runs += 1
@@ -214,7 +224,7 @@ class DeviceLink:
         Counters are written, not added to: what was launched may still raise some. No kernel does that: it could be
         loaded here, and wait.
         """
-        route, self._route = self._route, None
+        route, self._last = self._last, None
         if route:
             with torch.cuda.stream(self._never_waits):
                 for index in range(len(route.counters)):
@@ -225,9 +235,7 @@ class DeviceLink:
 
     def timeline(self) -> Timeline:
         """The timeline of the last run. Waits for the device. Raises LinkError for a transfer that did not come, and
-        where there was no run, or it was abandoned."""
-        if self._route is None:
-            raise LinkError(f"the {self.kind} link has no timeline: its run was abandoned, or none was started")
+        what `_route` raises."""
         torch.cuda.synchronize()
         route = self._route
         lost = int(self._lost.item())
@@ -246,7 +254,7 @@ class DeviceLink:
             ready_s = [0.0] * self._at_once + computed_s
         return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
 
-    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+    def prepared(self, transfers: Transfers) -> Route:
         """The route of `transfers`. A subclass may put others in their place."""
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=self.device)
         n = len(table)
@@ -298,6 +306,7 @@ class PacedCopier(DeviceLink):
     """
 
     kind = "paced"
+    bytes_per_s: float
 
     def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
         super().__init__(rank)
@@ -322,7 +331,7 @@ def example() -> KernelLaunch:
     link = object.__new__(PacedCopier)  # without streams
     link.device = "cpu"
     matrix = torch.empty((ROWS, WORDS), dtype=torch.int32)
-    return copy_launch(link.prepared([Transfer(1, 0, matrix, matrix)]), 0, 1, SLOW_BYTES_PER_S)
+    return copy_launch(link.prepared(Transfers([Transfer(1, 0, matrix, matrix)])), 0, 1, SLOW_BYTES_PER_S)
 
 
 def wait_value(counter: Tensor, wanted: int) -> None:

@@ -78,7 +78,7 @@ class NcclAllGather(OfRanks):
 
     def bring(self, route: Route, index: int, first: int, end: int) -> None:
         transfers, ranks = route.transfers, self.ranks.size
-        target, key = transfers[index].target, id(transfers)
+        target, key = transfers[index].target, (id(transfers),)
         if key not in self._landings:
             into = target.new_empty(ranks * len(target), target.shape[1]) if transfers.into is None else transfers.into
             self._landings[key] = into.unflatten(0, (ranks, -1))  # [ranks, *shard]

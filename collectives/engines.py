@@ -7,7 +7,7 @@ be columns of a buffer, so a copy is one of rows with a pitch.
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from collectives import device
 from collectives.device import DeviceLink, Route, current_stream, stamp_launch, wait_launch
-from collectives.transfers import SLICE_BYTES, Transfer
+from collectives.transfers import SLICE_BYTES, Transfer, Transfers
 from kernels import copier
 from kernels.contract import KernelLaunch, Signals
 from roofline.theory.wires import ENGINE, PACED_ENGINE, PCIE
@@ -66,7 +66,7 @@ def row_bytes(matrix: Tensor) -> int:
 class Enqueued(DeviceLink):
     """Transfers whose arrivals are events. A subclass says how one is enqueued (`bring`)."""
 
-    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+    def prepared(self, transfers: Transfers) -> Route:
         route = super().prepared(transfers)
         route.events = [torch.cuda.Event(enable_timing=True) for _ in route.free]
         return route
@@ -103,7 +103,7 @@ class Pcie(Enqueued):
         super().__init__(rank)
         self._pulling = torch.cuda.Stream(priority=-1)
 
-    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+    def prepared(self, transfers: Transfers) -> Route:
         route = super().prepared(transfers)
         room = host_memory(sum(transfer.nbytes for transfer in transfers if is_here(transfer)))
         for transfer in transfers:
@@ -161,18 +161,20 @@ class PacedEngine(DeviceLink):
     """
 
     kind = PACED_ENGINE
+    bytes_per_s: float
 
     def __init__(self, bytes_per_s: float, rank: int = 0):
-        if not engine():
+        name = engine()
+        if not name:
             raise ValueError(
                 f"{PACED_ENGINE}: on this GPU a copy within its memory waits for SMs, by whatever function "
                 f"({', '.join(COPIES)}), so no engine moves it; leave {ENGINE} out of --ffn-link-bandwidth"
             )
         super().__init__(rank)
-        self.bytes_per_s, self.copy = bytes_per_s, COPIES[engine()]
+        self.bytes_per_s, self.copy = bytes_per_s, COPIES[name]
         self._pacing = torch.cuda.Stream(priority=-1)
 
-    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+    def prepared(self, transfers: Transfers) -> Route:
         route = super().prepared(transfers)
         rows = []
         for index, transfer in enumerate(transfers):

@@ -48,7 +48,7 @@ class Operands:
     ranks: int
     rank: int = 0
     matmul: Matmul = by_torch
-    prepared: dict[str, object] = field(default_factory=dict)
+    prepared: dict = field(default_factory=dict)
     """{arm: what `collectives.on_device` has prepared for it}."""
     shards: Sequence[Tensor] = ()
     """Rows of x by rank, where a link finds those of others elsewhere."""
@@ -152,7 +152,7 @@ def _finished(operands: Operands, link) -> Tensor:
     """Let all parts go; add those of the others."""
     others = operands.ranks - 1
     link.ready(2 * others)
-    add(operands.scatter, link, before=others)
+    add(operands.scatter, link, 2 * others)
     link.finish()
     return operands.out
 

@@ -41,12 +41,17 @@ class Operands:
     matmul: Matmul = by_torch
     add_all: Callable[[], None] | None = None
     """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds, in fp32 alone."""
-    prepared: dict[str, object] = field(default_factory=dict)
+    prepared: dict = field(default_factory=dict)
     """{arm: what `collectives.on_device` has prepared for it}."""
 
     def __post_init__(self):
         self.products = self.out.new_empty(len(self.x), len(self.w))
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
+
+    @property
+    def scatter(self) -> "Operands":
+        """What is multiplied and scattered, as a layer's second half has it."""
+        return self
 
     def block(self, of: Tensor, rank: int, count: int = 1) -> Tensor:
         """The rows of `of`, x or the products, that are for `count` ranks from `rank` on."""
@@ -110,19 +115,19 @@ def block_launches(operands: Operands, link, matmul: Matmul | None = None, ranks
     return operands.out
 
 
-def add(operands: Operands, link, before: int = 0) -> None:
-    """Add the parts and the own one. The link moves so many transfers `before` the parts."""
-    parts = len(operands.parts)
+def add(operands: Operands, link, count: int = 0) -> None:
+    """Add the parts and the own one. All are here with the first `count` transfers, by default one for each part."""
+    count = count or len(operands.parts)
     if operands.add_all:
-        link.wait(before + parts)
+        link.wait(count)
         operands.add_all()
         return
-    if most := parts - 1:
-        link.wait(before + most)
+    if most := len(operands.parts) - 1:
+        link.wait(count - 1)
     # One pass over memory takes less than an addition after each arrival, and the last part may still be on the wire.
     sums = torch.sum(operands.arrived[:most], 0, out=operands.out)
     sums.add_(operands.block(operands.products, operands.rank))
-    link.wait(before + parts)
+    link.wait(count)
     sums.add_(operands.arrived[most])
 
 

@@ -37,15 +37,18 @@ class Prepared:
     """What an arm needs on each call."""
 
     transfers: Transfers
-    plan: tables.TileSchedule | pieces.Pieces
     config: str
     """How the matmul is cut, and by what it multiplies, in words."""
     facts: dict
     """The fields that a journal keeps of that."""
     launch: Callable[..., KernelLaunch]
-    """The launch that the plan is for, by the link's signals or counters."""
+    """The launch that this is for, by the link's signals or counters."""
     up: Callable[..., KernelLaunch] | None = None
     """That of a layer's first matmul, whose rows come."""
+    gathered: int = 0
+    """The number of transfers that bring those rows."""
+    raised: int = 0
+    """How often the launch raises the counter of each other transfer."""
 
 
 def prepare(operands, arm: str, link: str = PACED, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) -> Prepared:
@@ -102,11 +105,11 @@ def _of_table(operands: all_gather_matmul.Operands, plan: tables.TileSchedule, k
     facts |= {"row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles, "spilled_bytes": plan.spilled_bytes}
     words = f"{blocks} row blocks, {kernel.__name__.removeprefix('kernels.')} {plan.config}"
     transfers = operands.transfers(block_rows=plan.block_rows)
-    return Prepared(transfers, plan, words, facts, partial(kernel.prepare, *given))
+    return Prepared(transfers, words, facts, partial(kernel.prepare, *given))
 
 
 def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
-    scatter = scatter_of(operands)
+    scatter = operands.scatter
     x, w, products = scatter.x, scatter.w, scatter.products
     config = choose_for(_beside(link, "pieces_counters"), scatter.block(x, 0), w)  # by the rows of a rank
     order = *scatter.destinations, scatter.rank
@@ -128,25 +131,20 @@ def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> 
         about = f"pieces {rows.config}, {about}"
     plan = pieces.Pieces.of_ranks(order, blocks, config, x.device)
     facts = {"row_blocks": blocks, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
-    return Prepared(transfers, plan, about, facts, partial(pieces.prepare, x, w, products, plan), launch_up)
+    launch = partial(pieces.prepare, x, w, products, plan)
+    return Prepared(transfers, about, facts, launch, launch_up, len(transfers) - plan.count, plan.tiles(products))
 
 
-def scatter_of(operands: ffn.Operands | matmul_reduce_scatter.Operands) -> matmul_reduce_scatter.Operands:
-    """The operands of what is multiplied and scattered: these, or those of the layer's second half."""
-    return getattr(operands, "scatter", operands)
-
-
-def added_by_kernel(operands):
-    """Have a kernel add the parts of these operands, of a reduce-scatter or a layer. Returns them."""
-    scatter = scatter_of(operands)
+def added_by_kernel(operands: ffn.Operands | matmul_reduce_scatter.Operands) -> None:
+    """Have a kernel add the parts of these operands."""
+    scatter = operands.scatter
     local = scatter.block(scatter.products, scatter.rank)
     scatter.add_all = partial(part_sums.add, scatter.arrived, local, scatter.out)
-    return operands
 
 
 def gather(operands: all_gather_matmul.Operands, link, arm: str) -> Tensor:
     """Gather and multiply by the table of `arm`, made for equal times where `prepare` has made none."""
-    ready = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
+    ready: Prepared = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
     link.start(ready.transfers)
     ready.launch(link.signals()).run(operands.out.device)
     link.finish()
@@ -156,16 +154,14 @@ def gather(operands: all_gather_matmul.Operands, link, arm: str) -> Tensor:
 def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: str) -> Tensor:
     """Multiply, and send each piece when it is whole; then add. A layer multiplies by `up` before, as rows come. The
     link is one of `collectives.device`. Raises what `prepare` raises."""
-    down = scatter_of(operands)
-    ready = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
-    gathered = len(ready.transfers) - ready.plan.count
-    link.start(ready.transfers, ready=gathered, raised=ready.plan.tiles(down.products))
+    down = operands.scatter
+    ready: Prepared = operands.prepared.get(arm) or prepare(operands, arm, link.kind)
+    link.start(ready.transfers, ready=ready.gathered, raised=ready.raised)
     if ready.up:
-        ready.up(link.signals(gathered)).run(down.out.device)
-        link.wait(gathered)  # here already: tells the timeline when `up` was done
+        ready.up(link.signals(ready.gathered)).run(down.out.device)
+        link.wait(ready.gathered)  # here already: tells the timeline when `up` was done
     ready.launch(counters=link.counters()).run(down.out.device)
-    link.wait(len(ready.transfers))
-    down.add_all()
+    matmul_reduce_scatter.add(down, link, len(ready.transfers))
     link.finish()
     return down.out
 

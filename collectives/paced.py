@@ -9,14 +9,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy
 import torch
 from torch import Tensor
 
-from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfers, missing
 
 AWAKE_S = 0.0004
 """Before the end of a slice's slot the link's thread no longer sleeps."""
@@ -47,7 +47,7 @@ class WallClock:
 class Run:
     """One run of a link, as its consumer and its thread see it. Times are by the link's clock."""
 
-    transfers: Sequence[Transfer]
+    transfers: Transfers
     t0: float
     ready_s: list[float]
     """When each of the first transfers could go."""
@@ -109,10 +109,10 @@ class Threaded:
     bytes_per_s: float | None = None
     patience_s = PATIENCE_S
     clock = WallClock()
-    _run: Run | None = None
 
     def __init__(self, rank: int = 0):
         self.rank = rank
+        self._run = Run(Transfers(), 0.0, [], False, 0.0)
         self._change = threading.Condition()
         last_core()  # now: a clock will pin the thread that starts the link
 
@@ -125,7 +125,7 @@ class Threaded:
         """The seconds within which so many bytes should be here once they may go."""
         raise NotImplementedError
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
+    def start(self, transfers: Transfers, ready: int | None = None) -> None:
         """Begin to move `transfers`, of which the first `ready` may go (default: all). A run that was left before its
         end, of this link or another, is given up."""
         self._waits: list[tuple[int, float, float]] = []
@@ -154,10 +154,9 @@ class Threaded:
 
     def abandon(self) -> None:
         """Give up the run that the consumer has left: the thread waits no longer for what is not ready."""
-        if self._run:
-            with self._change:
-                self._run.failure = self._run.failure or TimeoutError("the run was abandoned")
-                self._change.notify_all()
+        with self._change:
+            self._run.failure = self._run.failure or TimeoutError("the run was abandoned")
+            self._change.notify_all()
 
     def timeline(self) -> Timeline:
         """The timeline of the last run."""
@@ -172,7 +171,7 @@ class Threaded:
         due = max([run.t0, *run.ready_s]) + self.due_s(sum(transfer.nbytes for transfer in run.transfers[:count]))
         with self._change:
             self.clock.wait_for(
-                self._change, lambda: run.failure or len(run.arrivals_s) >= count, due + self.patience_s
+                self._change, lambda: bool(run.failure) or len(run.arrivals_s) >= count, due + self.patience_s
             )
             here = len(run.arrivals_s)
         if here < count:
@@ -208,6 +207,7 @@ class PacedThread(Threaded):
     """
 
     kind = "paced"
+    bytes_per_s: float
 
     def __init__(self, bytes_per_s: float, rank: int = 0):
         super().__init__(rank)

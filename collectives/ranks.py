@@ -25,7 +25,7 @@ class Gloo(Threaded):
 
     def start(self, transfers: Transfers, ready: int | None = None) -> None:
         recv = self._ranks.group.recv
-        self._sends = []
+        self._sends: list = []
         self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
         self._receives = [recv([to], t.chunk, t.block) for t, to in zip(transfers, self._targets, strict=True)]
         super().start(transfers, ready)

@@ -20,9 +20,10 @@ bandwidth, which is never called NVLink or InfiniBand. The others are between re
 `collectives.device_ranks`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,7 +117,7 @@ def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
 class Timeline:
     """What happened on a link from its start to the consumer's end, in seconds after the start."""
 
-    transfers: Sequence[Transfer]
+    transfers: Transfers
     arrivals_s: list[float]
     waits: list[tuple[int, float, float]]
     """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
@@ -126,7 +127,7 @@ class Timeline:
 
     def as_dict(self) -> dict:
         """Plain values, times to the nanosecond."""
-        values = {}
+        values: dict[str, Any] = {}
         if self.ready_s:
             values["ready_s"] = [round(time, 9) for time in self.ready_s]
         values["transfers"] = [(transfer.chunk, transfer.block) for transfer in self.transfers]
@@ -141,14 +142,14 @@ class Preset:
     brings the data, once, before anything is timed."""
 
     kind, bytes_per_s = "preset", None
-    _transfers: Sequence[Transfer] = ()
+    _transfers = Transfers()
 
     @staticmethod
-    def fill(transfers: Sequence[Transfer]) -> None:
+    def fill(transfers: Transfers) -> None:
         for transfer in transfers:
             transfer.target.copy_(transfer.source)
 
-    def start(self, transfers: Sequence[Transfer], **about) -> None:
+    def start(self, transfers: Transfers, **about) -> None:
         if self._transfers is not transfers:
             device = transfers[0].target.device
             self._transfers, self._flags = transfers, torch.zeros(len(transfers), dtype=torch.int32, device=device)

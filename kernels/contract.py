@@ -14,7 +14,7 @@ Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summ
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ BLOCK = SCALE_BLOCK
 Scales = tuple[Tensor, Tensor]
 """x_scales[M, 1] and w_scales[1, N], or by block x_scales[M, K / BLOCK] and w_scales[N / BLOCK, K / BLOCK]."""
 EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
+
+
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,9 @@ class Signals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """The host side of a Triton matmul, called as `matmul(x, w, out=None, scales=None, config=None)`."""
+class Kernel(Generic[C]):
+    """The host side of a Triton matmul, called as `matmul(x, w, out=None, scales=None, config=None)`. C is the class of
+    its configurations."""
 
     name: str
     """Its tiles stand in the tables of `kernels.tiles` under this name."""
@@ -74,7 +78,7 @@ class Kernel:
     """(x, w, out, config, scales=None): the launch for checked, non-empty tensors."""
     by_block: bool = False
     """Whether its scales are by block."""
-    variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
+    variants: Callable[[C], Sequence[C]] = lambda config: (config,)
     """The configurations of the same tile that compile to other code, or take other paths through it."""
 
     def __call__(
@@ -83,7 +87,7 @@ class Kernel:
         w: Tensor,
         out: Tensor | None = None,
         scales: Scales | None = None,
-        config: Config | None = None,
+        config: C | None = None,
     ) -> Tensor:
         """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
         table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
@@ -99,14 +103,14 @@ class Kernel:
         """The width of `out`."""
         return len(w)
 
-    def choose(self, x: Tensor, w: Tensor) -> Config:
+    def choose(self, x: Tensor, w: Tensor) -> C:
         """The configuration for x and w."""
-        return choose_for(self.name, x, w)
+        return cast(C, choose_for(self.name, x, w))  # under a kernel's name stand configurations of its own class
 
     def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
         return str(self.choose(x, w))
 
-    def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
+    def example(self, config: C, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """A launch to be compiled and inspected, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
         scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None

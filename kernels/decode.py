@@ -194,13 +194,13 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | 
     return KernelLaunch(decode_kernel, (programs,), args | config.arguments)
 
 
-class Decode(Kernel):
+class Decode(Kernel[Config]):
     def choose(self, x: Tensor, w: Tensor) -> Config:
         return with_split(super().choose(x, w), w)
 
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """A launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
-        return super().example(replace(config, split=2), dtype, config.block_m)
+    def example(self, config: Config, dtype: torch.dtype, rows: int = 0) -> KernelLaunch:
+        """A launch, by default for as many rows as the tile has. Tiles are shared, which takes more registers."""
+        return super().example(replace(config, split=2), dtype, rows or config.block_m)
 
 
 matmul = Decode(

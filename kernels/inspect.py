@@ -32,7 +32,7 @@ from kernels.tiles import DTYPES, Config, architectures, table
 from roofline.host.arguments import Parser, sizes
 from roofline.operations import contenders
 
-MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
+MODELLED: dict[str, dict[str, int]] = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 """{field that a table leaves to the model of waves: the change of a configuration that compiles to other code}."""
 
 REGISTER_COUNTS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
@@ -101,8 +101,7 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
     {'wgmma.m64n256k16': 1}
     """
-    registers = int(re.search(r"REG:(\d+)", usage).group(1))
-    stack = int(re.search(r"STACK:(\d+)", usage).group(1))
+    registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", usage)[0]
     opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
 
     def numbers(pattern: str) -> tuple[int, ...]:
@@ -115,8 +114,8 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     if not mma and total("FFMA"):
         mma = {"fma": total("FFMA")}
     return Cubin(
-        registers=registers,
-        stack_bytes=stack,
+        registers=int(registers),
+        stack_bytes=int(stack),
         local_accesses=total("LDL", "STL"),
         shared_bytes=shared_bytes,
         mma=mma,
@@ -224,7 +223,7 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
             # Configurations that the model of waves may make of an entry that was not measured.
             if not entry.measured and not entry.config.is_odd:
                 for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
-                    compiled.append((replace(entry.config, **MODELLED[free]), entry.dtypes[0]))
+                    compiled.append((entry.config.changed(**MODELLED[free]), entry.dtypes[0]))
             for config, dtype in compiled:
                 todo.append(Job(entry.kernel, config, dtype, of.target, of.shared_limit_bytes, entry.mma))
     return list(dict.fromkeys(todo))

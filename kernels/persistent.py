@@ -18,7 +18,7 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -142,7 +142,7 @@ def prepare(
     return KernelLaunch(kernel, (min(hopper.programs(x.device), rows * columns),), args)
 
 
-def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
+def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict[str, Any]:
     """The arguments of every kernel that loads and stores tiles by TMA: descriptors, and the configuration."""
     return dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
@@ -153,8 +153,8 @@ def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[st
     )
 
 
-matmul = Kernel(
+matmul: Kernel[Config] = Kernel(
     name="persistent", require=partial(hopper.require, "persistent"),
-    prepare=prepare, variants=lambda config: [replace(config, flatten=flatten) for flatten in (False, True)],
+    prepare=prepare, variants=lambda config: [config.changed(flatten=flatten) for flatten in (False, True)],
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8 (fp32 in the interpreter)."""

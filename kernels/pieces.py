@@ -29,7 +29,7 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import KernelLaunch, Signals, example_operands, example_signals
 from kernels.flagged import Config, Flags
 from kernels.persistent import tile_corner
@@ -47,10 +47,12 @@ class Pieces:
     order: Tensor
     """int32 [pieces], on the device: the numbers of the pieces, from the first row on, in the order of computing."""
     per_rank: int
-    config: Config
+    config: tiles.Config
 
     @classmethod
-    def of_ranks(cls, ranks: Sequence[int], per_rank: int, config: Config, device: torch.device | str) -> "Pieces":
+    def of_ranks(
+        cls, ranks: Sequence[int], per_rank: int, config: tiles.Config, device: torch.device | str
+    ) -> "Pieces":
         """`per_rank` pieces of the rows of each of `ranks`, one rank after another. This process's own rank is the
         first where rows come, and the last where they go."""
         order = [rank * per_rank + number for rank in ranks for number in range(per_rank)]

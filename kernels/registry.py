@@ -9,6 +9,7 @@ and for one of a user's file, whose path is `FILE::NAME`.
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -20,6 +21,7 @@ from roofline.theory.data import tables_of
 class Contender(contenders.Contender):
     """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
+    path: str
     _: KW_ONLY
     kind: str = "triton"
     devices: Sequence[str] = ("cuda",)
@@ -103,12 +105,16 @@ PROMOTED = "blockwise", "warpgroup_blockwise"
 """Kernels that take their sums out of the tensor cores at each step, and wait for them."""
 
 
+GATED = {"gated": "kernels.gated.kernel:gated.example"} if (Path(__file__).parent / "gated").is_dir() else {}
+"""The same of the gated layer's kernel, where its folder is there."""
+
+
 def examples() -> dict[str, str]:
     """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
     alone = {f"{name}_alone": BESIDE_LINK[name] for name in ALONE}
-    return ours | BESIDE_LINK | alone | {"gated": "kernels.gated:gated.example"}
+    return ours | BESIDE_LINK | alone | GATED
 
 
 def module_of(kernel: str) -> str:

@@ -14,6 +14,7 @@ tutorial on warp specialisation (python/tutorials/gluon/08-warp-specialization.p
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
 from functools import cache
+from typing import dataclass_transform
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_glob
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
-def aggregate(fields: type) -> type:
+@dataclass_transform()
+def aggregate(fields):
     """Gluon's aggregate, made of values in the order of its fields. What is no value of Triton, as None, becomes a
     constexpr. Triton 3.7 wants an `__init__`."""
 

@@ -126,7 +126,7 @@ def _spill_once_plan(tiles: int, arrival_s: tuple[float, ...], chunk_s: float) -
     """(tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
-    plan = []
+    plan: list[tuple[int, int, int]] = []
     now = 0.0
     held = -1
     while min(done, default=chunks) < chunks:

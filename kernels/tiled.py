@@ -96,7 +96,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: None = No
     return KernelLaunch(tiled_kernel, (rows * columns,), args)
 
 
-matmul = Kernel(
+matmul: Kernel[Config] = Kernel(
     name="tiled", require=require, prepare=prepare,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 
@@ -37,7 +37,7 @@ DTYPES["fp8_block"] = DTYPES["fp8"]  # with scales by block: see kernels.contrac
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(waves.Tile):
     """A tile and how it is pipelined. A kernel with more to choose has a class of its own, `Config` in its file."""
 
     block_m: int
@@ -45,20 +45,18 @@ class Config:
     block_k: int
     num_warps: int  # those that multiply
     num_stages: int
-    group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
+    group_m: int = 8
     subtile: int = 1  # parts in which a kernel that stores by TMA stores the epilogue; 2 halves its shared memory
 
-    # What the model of waves asks of every tile; fields of kernels that leave it open.
-    raster: ClassVar[str] = "m"
-    cluster: ClassVar[int] = 1
-    gang_m: ClassVar[int] = 1
-    gang_n: ClassVar[int] = 1
-    shared_waves: ClassVar[int] = 0
+    @property
+    def triton(self) -> tuple[int, int]:
+        """The release of Triton that it needs."""
+        return 0, 0
 
-    triton: ClassVar[tuple[int, int]] = (0, 0)
-    """The release of Triton that it needs."""
-    is_untimed: ClassVar[bool] = False
-    """Whether it has what no card has timed."""
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it has what no card has timed."""
+        return False
 
     @property
     def is_odd(self) -> bool:
@@ -77,7 +75,7 @@ class Config:
         """The rows and the columns of tiles that out[m, n] is cut into."""
         return -(-m // self.block_m), -(-n // self.block_n)  # triton.cdiv takes microseconds
 
-    def changed(self, **values: Any) -> "Config":
+    def changed(self, **values: Any) -> Self:
         """With these values of those fields that it has."""
         names = {field.name for field in fields(self)}
         return replace(self, **{name: value for name, value in values.items() if name in names})
@@ -141,9 +139,9 @@ class Entry:
 class Table:
     """All entries of one architecture."""
 
-    target: int | None
-    """The compute capability that they are compiled for; None: they are not compiled."""
-    shared_limit_bytes: int | None
+    target: int
+    """The compute capability that they are compiled for; 0: they are not compiled."""
+    shared_limit_bytes: int
     modelled: dict[str, list[str]]
     """Kernels for which the model of waves picks among the unmeasured entries, and the fields that it sets beside
     `group_m`."""
@@ -163,7 +161,7 @@ class Table:
 def table(arch: str) -> Table:
     """The checked-in table of `arch`, one of `architectures()`."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
-    rows = document.pop("entries")
+    rows = [row for row in document.pop("entries") if row["kernel"] in registry.examples()]
     return Table(**document, rows=rows)
 
 
@@ -251,10 +249,10 @@ def modelled(
     def orders(config: Config) -> list[Config]:
         orders = [replace(config, group_m=group) for group in waves.GROUPS]
         if "raster" in free:
-            orders += [replace(order, raster="n") for order in orders]
+            orders += [order.changed(raster="n") for order in orders]
         gang_m = waves.gang_of(-(-m // config.block_m))
         if "gang" in free and gang_m < gpu.sms and not config.is_odd:
-            orders.append(replace(config, group_m=8, gang_m=gang_m, shared_waves=1))
+            orders.append(config.changed(group_m=8, gang_m=gang_m, shared_waves=1))
         return orders
 
     ordered = [
@@ -262,7 +260,7 @@ def modelled(
     ]
     best = min(ordered, key=lambda config: cost(config).seconds)
     if "flatten" in free:  # with several tiles to a program, loads of the next one start under the store of this one
-        best = replace(best, flatten=cost(best).full_waves > 1)
+        best = best.changed(flatten=cost(best).full_waves > 1)
     return best
 
 

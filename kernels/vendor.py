@@ -55,7 +55,7 @@ class Library:
         self.limits(x, w, scales)
 
     def __call__(
-        self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None, **choice: int
+        self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None, **choice: int | Scales
     ) -> Tensor:
         self.require(x, w, out, scales)
         out = empty_out(x, w) if out is None else out

@@ -59,10 +59,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels import hopper
-from kernels.contract import Kernel, KernelLaunch, Scales, scale_arguments
+from kernels.contract import EXAMPLE_SIZE, Kernel, KernelLaunch, Scales, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, Slots, Work, deal
-from kernels.warpgroup_config import Config, role_arguments, slot_arguments, variants, whole_and_shared
+from kernels.warpgroup_config import (
+    Config,
+    problem_by_block,
+    role_arguments,
+    slot_arguments,
+    variants,
+    whole_and_shared,
+)
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
 
@@ -295,7 +302,9 @@ def prepare(
 ) -> KernelLaunch:
     """The launch for checked, non-empty tensors, of one CTA on each SM, or on `sms`. Raises ValueError for a
     configuration that does not fit two consumers, or the shape."""
-    roles = role_arguments(x, w, out, config, by_block)
+    roles = role_arguments(x, w, out, config)
+    if by_block and (problem := problem_by_block(config)):
+        raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     # From here on all is counted in programs, of which a cluster is one.
     block_m = config.block_m * config.cluster
@@ -317,12 +326,12 @@ def prepare(
     return KernelLaunch(warpgroup_kernel, (programs,), args | shared)
 
 
-class Warpgroup(Kernel):
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+class Warpgroup(Kernel[Config]):
+    def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """A launch for three gangs of one, or of one cluster, which is the same code. Three leave something of a power
         of two of tiles, so that it is shared."""
         three = replace(self, prepare=partial(self.prepare, sms=3 * config.cluster))
-        return Kernel.example(three, replace(config, gang_m=config.cluster, gang_n=1), dtype)
+        return Kernel.example(three, replace(config, gang_m=config.cluster, gang_n=1), dtype, rows)
 
 
 matmul = Warpgroup(

@@ -95,7 +95,7 @@ class Config(Roles):
         return words + ["zigzag"] * self.zigzag + ["prefetch"] * self.prefetch + ["raster-n"] * (self.raster == "n")
 
 
-def problem_of(config: Config, itemsize: int, by_block: bool = False) -> str:
+def problem_of(config: tiles.Config, itemsize: int) -> str:
     """Why a configuration does not fit this kernel and operands of `itemsize` bytes, in words; empty if it does."""
     if config.num_warps != 8:
         return f"num_warps={config.num_warps}, warpgroup multiplies with 2 warpgroups of 4"
@@ -113,7 +113,7 @@ def problem_of(config: Config, itemsize: int, by_block: bool = False) -> str:
     if config.shared_waves and not may_share(config, itemsize):
         width, _ = sums_widths(config, itemsize)
         return f"subtile={config.subtile}, of a shared tile it stores at most {width} columns at a time"
-    return _problem_by_block(config) if by_block else ""
+    return ""
 
 
 def may_share(config: tiles.Config, itemsize: int) -> bool:
@@ -122,7 +122,8 @@ def may_share(config: tiles.Config, itemsize: int) -> bool:
     return bool(rest) or config.block_n // config.subtile <= width
 
 
-def _problem_by_block(config: Config) -> str:
+def problem_by_block(config: Config) -> str:
+    """Why a configuration does not fit scales by block, as `problem_of` says it."""
     if (config.block_n, config.block_k) != (BLOCK, BLOCK):
         return f"{config} has steps of {config.block_n}x{config.block_k} of w, a block has {BLOCK}x{BLOCK}"
     if config.cluster > 1 or config.zigzag:
@@ -137,9 +138,11 @@ def sums_widths(config: tiles.Config, itemsize: int) -> tuple[int, int]:
     return parts or (config.block_n * config.block_k * itemsize // (2 * config.block_m), 0)
 
 
-def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: bool = False) -> dict[str, Any]:
+def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict[str, Any]:
     """The arguments of a kernel for the roles and their tile. Raises ValueError as `prepare` does."""
-    if problem := problem_of(config, x.element_size(), by_block):
+    if not isinstance(config, Roles):
+        raise ValueError(f"{config} is no tile of two consumers and a producer; take one of `kernels.warpgroup_config`")
+    if problem := problem_of(config, x.element_size()):
         raise ValueError(f"{problem}; change the configuration")
     block_m = config.block_m * config.cluster
     rows = block_m // CONSUMERS.value
@@ -159,7 +162,7 @@ def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: b
     )  # fmt: skip
 
 
-def slot_arguments(x: Tensor, config: Roles, count: int) -> dict[str, Any]:
+def slot_arguments(x: Tensor, config: tiles.Config, count: int) -> dict[str, Any]:
     """The arguments of a kernel for so many `Slots`; None where there are none."""
     args = dict.fromkeys(("sums_desc", "sums_rest_desc", "sums_ptr", "slot_flags_ptr"))
     if count:
@@ -178,7 +181,7 @@ def slot_arguments(x: Tensor, config: Roles, count: int) -> dict[str, Any]:
     return args
 
 
-def parts_of_ctas(config: Roles) -> tuple[tuple, tuple]:
+def parts_of_ctas(config: tiles.Config) -> tuple[tuple, tuple]:
     """How the CTAs of a cluster part the rows of x and out, and how they share w."""
     return (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
 

@@ -9,7 +9,7 @@ Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/ji
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from roofline.theory.chips import Chip
 
@@ -52,9 +52,25 @@ class GpuSpec:
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":
-        """The figures of a GPU's datasheet, in bf16 and fp8."""
-        rates = chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s
-        return cls(chip.sms, *rates, chip.cache_bytes, fp8_flops=chip.flops.get("fp8"))
+        """The figures of a GPU's datasheet, in bf16 and fp8. Raises ValueError for a chip that has no SMs, or of which
+        they are not all known."""
+        bytes_per_s = chip.memory_bandwidth_bytes_per_s
+        if not (chip.sms and bytes_per_s and chip.cache_bytes):
+            raise ValueError(f"{chip.name}: SMs, memory bandwidth and cache are needed, one is unknown; take a GPU's")
+        return cls(chip.sms, chip.flops["bf16"], bytes_per_s, chip.cache_bytes, fp8_flops=chip.flops.get("fp8"))
+
+
+class Tile:
+    """What the model asks of a tile, a `kernels.tiles.Config`. What has a value here, a kernel may leave open."""
+
+    block_m: int
+    block_n: int
+    group_m: int  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
+    raster: str = "m"  # the dimension along which tiles are grouped, "m" or "n"
+    cluster: int = 1  # tiles that load w once
+    gang_m: int = 1  # of waves that are cut along K: the tiles along M that walk along K together (`kernels.stream_k`)
+    gang_n: int = 1  # and along N
+    shared_waves: int = 0  # 1: the rest of whole waves is cut along K; 2: the wave before it, too
 
 
 class Cost(NamedTuple):
@@ -69,11 +85,9 @@ class Cost(NamedTuple):
     full_waves: int
 
 
-def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
+def cost(m: int, n: int, k: int, itemsize: int, tile: Tile, gpu: GpuSpec) -> Cost:
     """The time of out[m, n] = x[m, k] @ w[n, k].T, for operands of `itemsize` bytes and results of as many, but two
-    for fp8. It depends on these fields of `tile`, a `kernels.tiles.Config`: `block_m` and `block_n`; `group_m` and
-    `raster`, by which tiles share a sweep; `cluster`, whose tiles load w once; and those of waves that are cut along K
-    between gangs (`kernels.stream_k`).
+    for fp8.
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
@@ -117,7 +131,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     return Cost(seconds, mma_s, l2_s, memory_s, tail_s, tiles, full_waves)
 
 
-def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> tuple[float, float]:
+def shared_s(m: int, n: int, k: int, itemsize: int, tile: Tile, gpu: GpuSpec) -> tuple[float, float]:
     """Seconds of the bytes along all of K, from L2 and from memory, for a tile on every SM, where each gang is at a
     place of its own along K. Members of a gang read together; an operand that the cache does not hold is read by every
     gang."""
@@ -147,7 +161,7 @@ def is_held(rows: int, k: int, itemsize: int, gpu: GpuSpec) -> bool:
     return rows * k * itemsize <= HELD_SHARE * gpu.cache_bytes
 
 
-def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, int]:
+def _covered(running: int, tiles_m: int, tiles_n: int, tile: Tile) -> tuple[int, int]:
     """The rows and columns of tiles that `running` neighbours cover."""
     grouped, swept = (tiles_m, tiles_n) if tile.raster == "m" else (tiles_n, tiles_m)
     along = min(tile.group_m, grouped, running)

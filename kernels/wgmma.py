@@ -7,6 +7,8 @@ over sums that are three tensors of one width and a rest: Gluon's tensors are po
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
+from typing import Any
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,8 +21,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.ring import as_block, tma_store
 
-inline_asm = getattr(gl, "inline_asm", None)
-"""UNTIMED (odd widths): None before Triton 3.9."""
+inline_asm: Any = getattr(gl, "inline_asm", None)
+"""UNTIMED (odd widths): a function of Gluon; None before Triton 3.9."""
 
 CONSUMERS = gl.constexpr(2)
 """Warpgroups of a program that multiply: their sums fill the registers of an SM."""

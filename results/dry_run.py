@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="exit with code 1 where anything had to be compiled")
     asked = parser.parse_args(arguments)
     options = resolve({}, device="cuda", timed=True, root=Path())
-    names = [name for name, operation in operations.OPERATIONS.items() if operation.default] + [*OURS]
+    names = [name for name, operation in operations.OPERATIONS.items() if operation.default or name in OURS]
     chip = chips.find(asked.chip)
     launches = absent_gpu.Launches()
     install(chip, launches)

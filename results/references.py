@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from roofline.analysis.comparison import compare
@@ -21,6 +22,7 @@ from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
 from roofline.analysis.tokens import compared
 from roofline.analysis.verdicts import FASTER, SLOWER
+from roofline.operations.shown import Field
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.report.write import markdown, sections, write
@@ -191,7 +193,7 @@ def renew(into: Path) -> Path:
     """Write the table of the runs in `into`, and of the fields of records, between their marks in the README.md beside
     it. ValueError without marks."""
     readme, parts = _parts(into)
-    made = table(into), *(schema(group) for group in GROUPS)
+    made = table(into), *(schema(group.values()) for group in GROUPS.values())
     parts[2::4] = [f"\n{text}\n" for text in made[: len(parts) // 4]]
     readme.write_text("".join(parts), encoding="utf-8")
     return readme
@@ -207,12 +209,9 @@ def _parts(into: Path) -> tuple[Path, list[str]]:
     return readme, parts
 
 
-def schema(group: str) -> str:
-    """Return a row for each field of a group of `fields.toml`, in Markdown."""
-    rows = [
-        {"field": f"`{field.name}`", "unit": field.unit or " ", "meaning": field.meaning}
-        for field in GROUPS[group].values()
-    ]
+def schema(fields: Iterable[Field]) -> str:
+    """Return a row for each of `fields`, in Markdown."""
+    rows = [{"field": f"`{field.name}`", "unit": field.unit or " ", "meaning": field.meaning} for field in fields]
     return tables.markdown(tables.written(rows), trusted=True)
 
 

@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from importlib import metadata
 from pathlib import Path
 
 from roofline.host.machine import gpu_driver
+from roofline.operations import OPERATIONS, SUITE
 from roofline.store import journal
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
@@ -57,8 +59,10 @@ PICTURE = "test_matmul and not scatter and (cublas or persistent or warpgroup or
 LONG = "(m8192 or tp1 and (m1024 or m4096))"
 """The eight shapes of 1024 rows and more whose calls take 2 ms and more: they also run alone for a while."""
 UP, DOWN = "matmul-xxl-up-tp{}-m{}-bf16", "matmul-xxl-down-tp{}-m{}-bf16"
-WIDE = "test_attention and d128 and (m4096 or m16384)"
-STEPS_OF_12 = "test_transformer_step and l12"
+OF_OPERATIONS = " ".join(
+    f"tests/{operation.sweep.__module__.split('.')[1]}" for name, operation in OPERATIONS.items() if name not in SUITE
+)
+"""The tests of what comes in by the door, `kernels.<folder>.operation`."""
 OF_ODD = f"{UP.format(8, 256)} {UP.format(1, 256)} {UP.format(8, 1024)}"
 OF_PAIR = " ".join(each.format(tp, 256) for tp in (8, 1) for each in (UP, DOWN))
 OF_PAIR += f" {UP.format(8, 1024)} {DOWN.format(8, 1024)}"
@@ -106,7 +110,7 @@ class Step:
         return GRACE_S if self.selects or self.counts else 0
 
 
-STEPS = (
+STEPS = [
     Step("doctor", 8, 40, "python -m roofline doctor", needs=""),
     Step("kernel", 12, 40, "python -m results.first_call kernel", must=True, needs=""),
     Step("compile", 20, 40, "python -m results.first_call compile"),
@@ -124,10 +128,7 @@ STEPS = (
     Step("layers", 35, 90, selects="test_ffn and not gated", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("counters", 90, 150, "python -m roofline counters", archive="default", counts="matmuls"),
-    Step("attention", 130, 240, selects=WIDE, archive="training", needs="compile"),
-    Step("training-steps", 120, 300, selects=STEPS_OF_12, archive="training", needs="compile"),
     Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
-    Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training", needs="compile"),
     Step("perturbed", 120, 240, f"{HOPPER} --perturb 1 --only bf16 --seeds 1"),
     Step("memcheck", 40, 120, f"{SANITIZER} memcheck {HOPPER} --gpu --only bf16 --seeds 1"),
     Step("synccheck", 40, 120, f"{SANITIZER} synccheck {HOPPER} --gpu --only bf16 --seeds 1"),
@@ -136,13 +137,20 @@ STEPS = (
     Step("clocks", 25, 60, f"{GPU_TESTS} -s tests/roofline/test_clocks.py"),
     Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
     Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
-    Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),
+    Step(
+        "kernels", 120, 600, f"{GPU_TESTS} tests/kernels {OF_OPERATIONS} tests/benchmarks tests/roofline/test_faults.py"
+    ),
     Step("machine", 240, 600, f"{HOPPER} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
-)
+]
 """What a visit does, in the order of its worth. Gathers took 133 s on an H100, scatters, layers and prefetches 139 s,
 the links 9 s. The others are estimates: matmuls from the 160 s of five contenders, with what `cublaslt_best` and what a
-call costs add; checks from the 12 s of half as many cases."""
+call costs add; checks from the 12 s of half as many cases. Operations that come in by the door bring theirs."""
+
+for operation in OPERATIONS.values():
+    for about in operation.visits:
+        (place,) = [index for index, step in enumerate(STEPS) if step.name == about["before"]]
+        STEPS.insert(place, Step(**{name: value for name, value in about.items() if name != "before"}))
 
 STATE = "steps.json"
 OF_DRIVER = "doctor", "kernel", "compile"
@@ -160,7 +168,7 @@ class Visit:
     Raises ValueError where there is no card, an archive is damaged, or earlier visits were to another card.
     """
 
-    def __init__(self, out: Path, steps: tuple[Step, ...] = STEPS, deadline: float = math.inf):
+    def __init__(self, out: Path, steps: Sequence[Step] = STEPS, deadline: float = math.inf):
         self.out = out
         self.steps = steps
         self.deadline = deadline
@@ -481,7 +489,7 @@ def smi(query: str) -> str:
     return done.stdout.strip().partition("\n")[0]
 
 
-def main(arguments: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> int:
+def main(arguments: list[str] | None = None, steps: Sequence[Step] = STEPS) -> int:
     """Make a visit; returns the exit code: 0, 1 where a step failed or was cut off, 2 for bad input, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=math.inf, help="the most that it takes (default: no limit)")

@@ -55,6 +55,15 @@ def device() -> str:
     return "cpu" if interpreted() or not torch.cuda.is_available() else "cuda"
 
 
+@pytest.fixture
+def dtype(device, request):
+    """The first or second of those that a kernel can be tested in here: the interpreter has no bf16, Hopper's TMA
+    kernels no fp32."""
+    import torch
+
+    return (torch.float16, torch.float32 if device == "cpu" else torch.bfloat16)[request.param]
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
     """`once(name, make)`: the JSON that `make()` returns, made by the first of pytest's processes that asks for it."""

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 
-KERNELS = "tests/kernels tests/machine"
+KERNELS = "tests/attention tests/kernels tests/machine tests/step"
 COLLECTIVES, PLANTED = "tests/collectives", "tests/machine/test_planted.py"
 NEWEST = {"test-triton-newest": "-m slow -k 'planted or largest'"}
 MACHINE = "-m 'slow or not slow'"
@@ -54,7 +54,7 @@ def slow(tmp_path):
         (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE}),
         (
             ["tests/machine/links.py", "collectives/paced.py"],
-            {"test-slow": f"{COLLECTIVES} {KERNELS} {PLANTED}"} | NEWEST,
+            {"test-slow": " ".join(sorted(f"{COLLECTIVES} {KERNELS} {PLANTED}".split()))} | NEWEST,
         ),
         (["collectives/bench/runner.py", FAULTS], {"test-slow": f"{COLLECTIVES} {PLANTED} {FAULTS}"} | NEWEST),
         (["docs/how.md"], {}),

@@ -33,7 +33,7 @@ def make_link(kind: str, device: str, bytes_per_s: float | None, ranks, programs
     """The link of `kind` on `device`, `cpu` or `cuda`, to the one of `ranks` that this process is. A GPU's copier has
     `programs`, or as many as it needs."""
     given = {"ranks": ranks, "rank": ranks.rank, "bytes_per_s": bytes_per_s}
-    if kind == wires.PACED and device == "cuda":
+    if kind == wires.PACED and device == "cuda" and bytes_per_s:
         from collectives import device as of_gpu
 
         half = workers(device) // 2  # what is sent is computed on the others

@@ -73,9 +73,10 @@ class Summed(Setting):
         if most < LEAST_TURNS:
             return {}
         for turn in turns_of(calls, self.device, min(TURNS, most)):
-            if None in turn:
+            times_s = [time_s for time_s in turn if time_s is not None]
+            if len(times_s) < len(calls):
                 continue
-            unsplit_s, add_s, *launches_s = turn
+            unsplit_s, add_s, *launches_s = times_s
             for ratios, time_s in zip(by_count.values(), launches_s, strict=True):
                 ratios.append((time_s - add_s) / unsplit_s)
         return {count: median(ratios) for count, ratios in by_count.items() if ratios}

@@ -1,7 +1,7 @@
 """Tensors, calls and quick timings for the cases that gather over a wire."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -38,7 +38,7 @@ def computing(device: str, *, all_cores: bool = False):
 class Turns:
     """An arm, or what it is compared with, on each set of operands by turns: `last` is the number of the last one."""
 
-    runs: list[Callable]
+    runs: Sequence[Callable]
     last: int = 0
 
     def __call__(self):
@@ -46,7 +46,7 @@ class Turns:
         return self.runs[self.last]()
 
 
-def by_turns(runs: list[Callable], device: str, link=None, *, all_cores: bool = False) -> Call:
+def by_turns(runs: Sequence[Callable], device: str, link=None, *, all_cores: bool = False) -> Call:
     """A call of milliseconds, of `runs` by turns. What goes over a link notes its timeline."""
     notes = None
     if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
@@ -135,7 +135,7 @@ def copy_bytes_per_s(device: str) -> float:
 def while_used(make: Callable) -> Callable:
     """Cases that are prepared at the same time share what `make` returns for the same arguments. It goes with the last
     case that has it, since the next shape may need all the memory."""
-    in_use = WeakValueDictionary()
+    in_use: WeakValueDictionary[tuple, object] = WeakValueDictionary()
 
     @functools.wraps(make)
     def find(*arguments):

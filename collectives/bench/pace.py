@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from collectives.bench.operands import chip_flops, copy_bytes_per_s
+from roofline.operations.gathering import Gathering
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
 
@@ -13,7 +14,7 @@ UNTIMED_BYTES_PER_S = 1e9
 
 @dataclass
 class Pace:
-    case: object
+    case: Gathering
     t_gemm_s: float
     """About the time of the fastest unsplit matmul."""
     bytes_per_s: float | None

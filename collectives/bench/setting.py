@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from collectives.bench.links import contended, make_link, seconds_alone
-from collectives.bench.operands import OURS, buffer, by_turns, normal, seconds_by_turns, unsplit, workers
+from collectives.bench.operands import OURS, Turns, buffer, by_turns, normal, seconds_by_turns, unsplit, workers
 from collectives.bench.pace import Pace, asked_of
 from collectives.transfers import Transfers
 from kernels.bench import checks, roof
@@ -33,23 +33,37 @@ WAITING = {name for name, spec in ARMS.items() if spec.table}
 
 class Setting:
     """What the arms of one case work on. `sets` are operands of `collectives`, `gemms` are (x, w, out) of the unsplit
-    matmul, to be run by turns. `best` is the fastest unsplit contender.
-
-    A subclass has
-
-        make(number)            operands, the set of this number
-        gemms_of(operands)      those of `gemms` that are of operands
-        transfers(operands)     the transfers of a link for operands
-        unrelated()             those that it may make beside each of `gemms`
-        whole(operands)         x and w, of operands, whose product is right
-        changing(operands)      tensors of operands that change between rounds; nothing where other ranks would have to
-                                know
-    """
+    matmul, to be run by turns. `best` is the fastest unsplit contender. A subclass has the methods that
+    raise NotImplementedError here."""
 
     rotation = SETS
     """So many sets there are."""
     limit_share = 1.0
     """The relative error that a result may have, over the limit of its dtype."""
+
+    def make(self, number: int):
+        """Operands, the set of this number."""
+        raise NotImplementedError
+
+    def gemms_of(self, operands) -> list[tuple]:
+        """Those of `gemms` that are of operands."""
+        raise NotImplementedError
+
+    def transfers(self, operands) -> Transfers:
+        """The transfers of a link for operands."""
+        raise NotImplementedError
+
+    def unrelated(self) -> list[Transfers]:
+        """Those that it may make beside each of `gemms`."""
+        raise NotImplementedError
+
+    def whole(self, operands) -> tuple:
+        """x and w, of operands, whose product is right."""
+        raise NotImplementedError
+
+    def changing(self, operands) -> list:
+        """Tensors of operands that change between rounds; none where other ranks would have to know."""
+        raise NotImplementedError
 
     def written(self, operands) -> list[torch.Tensor]:
         """The tensors that an arm writes, beside the targets of transfers."""
@@ -76,13 +90,14 @@ class Setting:
 
     def look_at(self, call: Call, limit: float, result_of: Callable = lambda operands, result: operands.out):
         """The `look` of an entrant with this `call`; None where no input changes."""
-        if not isinstance(self.inputs, checks.Signs):
+        inputs, turns = self.inputs, call.run
+        if not (isinstance(inputs, checks.Signs) and isinstance(turns, Turns)):
             return None
 
         def look(result) -> Callable[[], str]:
-            operands = self.sets[call.run.last % len(self.sets)]
+            operands = self.sets[turns.last % len(self.sets)]
             x, w = self.multiplied(operands)
-            return checks.glance(result_of(operands, result), x, w, limit, self.inputs.numbers)
+            return checks.glance(result_of(operands, result), x, w, limit, inputs.numbers)
 
         return look
 
@@ -113,12 +128,13 @@ class Setting:
         self.wire = wires.parse(case.wire)
         self.link_kind = self.wire.link
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
-        self._values = set()
+        self._values: set[torch.Tensor] = set()
         self.sets = [self.make(number) for number in range(self.rotation)]
-        self.gemms = []
+        self.gemms: list[tuple] = []
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
-        self.unsplit = unsplit(options, *self.gemms[0][:2], self.link_kind)
+        x, w, *_ = self.gemms[0]
+        self.unsplit = unsplit(options, x, w, self.link_kind)
         self.earlier = earlier or {"facts": {}, "medians_s": {}}
         fastest = self._recall(earlier["facts"]) if earlier else self._choose()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
@@ -151,7 +167,7 @@ class Setting:
     def _choose(self) -> str:
         """Choose the bandwidth and the gather, by the fastest of `unsplit`, which is returned."""
         times_s = self._unsplit_s()
-        fastest = min(times_s, key=times_s.get)
+        fastest = min(times_s, key=lambda name: times_s[name])
         asked = asked_of(self.case, self.options, times_s[fastest])
         self.pace = Pace(self.case, times_s[fastest], asked)
         self.gather = self.fastest_gather()

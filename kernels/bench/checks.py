@@ -197,6 +197,15 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
 
 
+def error_of_last(result: Tensor, right: Tensor) -> float:
+    """The relative Frobenius error of the last matrices of `result`, as many as are `right`; NaN or inf where any
+    element of it is."""
+    if not result.isfinite().all():
+        return math.nan if result.isnan().any() else math.inf
+    last = result.detach().flatten(0, 1)[-len(right) :]
+    return float((last.double() - right).norm() / right.norm())
+
+
 def _errors(out: Tensor, reference: Tensor) -> Tensor:
     """The differences between the sums of `out` and `reference_sums`."""
     return _weighted_sums(out.T, len(out)).T - reference

@@ -3,6 +3,7 @@
 import itertools
 import math
 import zlib
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import torch
@@ -110,10 +111,11 @@ class Runner(roof.Runner):
         if earlier.get("medians_s") and candidate_of(name) in earlier["facts"]:
             return earlier["facts"][candidate_of(name)]
         turn = itertools.cycle(sets)
-        probes = []
-        for candidate in range(run.candidates(*sets[0])):
-            called = partial(run, candidate=candidate)
-            probes.append(Probe(name, str(candidate), case.work.flop, lambda called=called: called(*next(turn))))
+
+        def probe(candidate: int) -> Probe:
+            return Probe(name, str(candidate), case.work.flop, lambda: run(*next(turn), candidate=candidate))
+
+        probes = [probe(candidate) for candidate in range(run.candidates(*sets[0]))]
         seed = self.options.seed
         device = self.options.device
         best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)
@@ -170,7 +172,7 @@ def operands(case: Matmul, options) -> list[tuple]:
     for other in sweep(options):
         if other.dtype == case.dtype and sets(other) * other.work.device_bytes <= room:
             cases.append(other)
-    pool = _pool
+    pool: Callable[..., Tensor] = _pool
     if case not in cases:
         cases = [case]
         pool = _pool.__wrapped__  # not kept for others

@@ -2,7 +2,8 @@
 instruments. Runners of what is made of matmuls begin here."""
 
 import itertools
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from importlib.util import find_spec
 
 import torch
@@ -108,7 +109,7 @@ def probes(options) -> list[Probe]:
         turns = itertools.cycle(parts)
         nbytes = parts[0].nbytes
         shape = f"{len(parts[0])}x{k}"
-        calls.append(Probe("read", f"sum {shape}", nbytes, lambda turns=turns: next(turns).sum()))
+        calls.append(Probe("read", f"sum {shape}", nbytes, partial(_sum_next, turns)))
         sets = [_matvec(part) for part in parts]
         calls += [_probe("read", reader, shape, nbytes, sets) for reader in readers if reader.kind != "triton"]
     for reader in readers:
@@ -119,6 +120,10 @@ def probes(options) -> list[Probe]:
     copy = torch.empty_like(matrix)
     calls.append(Probe("copy", "copy_", 2 * copy.nbytes, lambda: copy.copy_(matrix)))
     return calls
+
+
+def _sum_next(turns: Iterator[Tensor]) -> Tensor:
+    return next(turns).sum()
 
 
 def _matvec(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,6 +144,6 @@ def _probe(kind: str, contender, shape: str, amount: int, sets: list, dtype: str
         limit = checks.limit_of(contender, dtype_name(x, w, *scales))
         reference = checks.reference_sums(x, w, *scales)
         _, refused = checks.check(contender.name, run, sets[0], reference, limit)
-        return refused and refused.reason
+        return refused.reason if refused else None
 
     return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

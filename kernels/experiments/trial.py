@@ -24,12 +24,12 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import linear_regression, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas
 import torch
@@ -54,7 +54,7 @@ from roofline.theory import chips
 from roofline.theory.chips import Chip
 from roofline.theory.data import tables_of
 from roofline.worker import steady
-from roofline.worker.clocks import CudaClock
+from roofline.worker.clocks import Call, CudaClock
 from roofline.worker.prepared import rejection
 from roofline.worker.rounds import take_turns
 
@@ -103,7 +103,7 @@ EXPERIMENTS = {name: Experiment(**row) for name, row in tables_of(__file__, "tri
 
 def combinations(changes: list[dict[str, list]]) -> list[dict]:
     """All that a configuration may be changed to, no change first."""
-    combinations = [{}]
+    combinations: list[dict] = [{}]
     for fields in changes:
         combinations += [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
     return combinations
@@ -116,7 +116,7 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, 
     best = {}
     for kernel in experiment.kernels:
         now, seconds = modelled(kernel, experiment.changes, case, gpu)
-        fastest_first = sorted(seconds, key=seconds.get)
+        fastest_first = sorted(seconds, key=lambda config: seconds[config])
         for config in (now, *fastest_first[: experiment.most // len(experiment.kernels)]):
             best[Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None)] = seconds[config]
     return best
@@ -151,7 +151,7 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: fl
     seconds, where the fastest then run alone for `sustained_s` each: if calls are long enough for a steady state.
 
     Returns {candidate, or "cublas": {round: seconds}}, and {who ran alone: its block, as `steady.run_block` has it}."""
-    runs = {"cublas": CONTENDERS["cublas"].load()}
+    runs: dict[Any, Callable] = {"cublas": CONTENDERS["cublas"].load()}  # and by job
     reference = checks.reference_sums(*sets[0][:2])
     turn = itertools.cycle(sets)
     for job in tried:
@@ -166,7 +166,11 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: fl
             runs[job] = run
     clock = CudaClock()
     clock.instruments = Instruments()
-    calls = {name: lambda run=run: run(*next(turn)) for name, run in runs.items()}
+
+    def by_turns(run: Callable) -> Call:
+        return Call(lambda: run(*next(turn)))
+
+    calls = {name: by_turns(run) for name, run in runs.items()}
     if sustained_s:
         seconds /= 2
     rule = StopRule(max_seconds=max(LEAST_S, seconds), min_rounds=LEAST_ROUNDS)
@@ -176,7 +180,7 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: fl
     if sustained_s and time_s["cublas"] >= steady.FROM_S:
         telemetry = GpuTelemetry()
         names = list(times)  # cuBLAS and what is taken at present are the first two
-        names[2:] = sorted(names[2:], key=time_s.get)
+        names[2:] = sorted(names[2:], key=lambda name: time_s[name])
         for name in names[:ALONE]:
             blocks[name] = steady.run_block(calls[name], time_s[name], clock, telemetry, sustained_s)
     return times, blocks
@@ -187,15 +191,13 @@ def medians(times: dict) -> dict:
     return {name: median(by_round.values()) for name, by_round in times.items()}
 
 
-def tell(label: str, flop: int, times: dict, blocks: dict) -> None:
+def tell(label: str, flop: float, times: dict, blocks: dict) -> None:
     """Print a line for each candidate, and one for each that ran alone."""
     for name, time_s in medians(times).items():
-        ratio = ratio_of(times["cublas"], times[name])
-        print(
-            f"{label} {name}: {time_s * 1e6:.1f} us, {flop / time_s / 1e12:.1f} TFLOP/s, "
-            f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas",
-            flush=True,
-        )
+        rate = f"{time_s * 1e6:.1f} us, {flop / time_s / 1e12:.1f} TFLOP/s"
+        if ratio := ratio_of(times["cublas"], times[name]):
+            rate += f", {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas"
+        print(f"{label} {name}: {rate}", flush=True)
     for name, block in blocks.items():
         rate = flop / block["time_s"] / 1e12
         energy = "energy unmeasured: NVML counts none here"
@@ -235,7 +237,7 @@ def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
         "m_max": case.m,
         "n": case.n,
         "k": case.k,
-        **asdict(best.config),
+        **vars(best.config),
         "mma": mma,
         "measured": {
             "chip": torch.cuda.get_device_name(),
@@ -286,7 +288,7 @@ def conduct(
         gains[case] = now_s / min(plan.values())
     calls = defaultdict(list)
     caches = [*SETS] if experiment.shapes else ["cold"]
-    turns = list(itertools.product(caches, sorted(plans, key=gains.get, reverse=True)))
+    turns = list(itertools.product(caches, sorted(plans, key=lambda case: gains[case], reverse=True)))
     for place, (cache, case) in enumerate(turns):
         label = f"{case.id} {cache}"
         left_s = deadline - time.monotonic()
@@ -352,7 +354,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
         chip = chips.chip_of_device(torch.cuda.get_device_name()) or chip
-        gpu = tiles.machine_of(torch.device("cuda", 0))
+        gpu = tiles.machine_of(torch.device("cuda", 0)) or gpu
     inspected = Inspected(options.inspected)
     shapes = tuple(options.shapes or experiment.shapes)
     cases = Options(
@@ -371,6 +373,6 @@ def main(arguments: list[str] | None = None) -> int:
         conduct(experiment, plans, sound, cases, began + 60 * options.minutes, path, gpu.sms)
     except ValueError as error:
         command.error(str(error))
-    if options.dry and options.inspected:
+    if options.dry:
         inspected.write()
     return 0

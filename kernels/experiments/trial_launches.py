@@ -88,9 +88,11 @@ class Inspected:
         """Note what a job compiles to on one case. A problem on any case counts."""
         if finding.problems:
             self.problems[repr(finding.job)] = finding.problems[0]
-        else:
+        elif finding.cubin:
             self.sound[repr(finding.job)] = finding.cubin.instruction
 
     def write(self) -> None:
+        """Write the list, if it has a file."""
         held = self.source | {"sound": self.sound, "problems": self.problems}
-        self.path.write_text(json.dumps(held, indent=1), encoding="utf-8")
+        if self.path:
+            self.path.write_text(json.dumps(held, indent=1), encoding="utf-8")

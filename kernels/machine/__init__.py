@@ -4,7 +4,8 @@ This folder is the package `triton_machine` where it is installed, and `kernels.
 what a verdict proves. The tool stands here, on two rooms:
 
 - `verdict` has `check`, which judges any kernel: a `trial` runs it under several orders of events, in `processes` if
-  need be. `arguments` makes the launch, `report` has the words of a verdict, and `trace` watches a run again for them.
+  need be; `stand_ins` run for programs that are alike. `arguments` makes the launch, `report` has the words of a
+  verdict, and `trace` watches a run again for them.
 - `intercept` has `launches`, `pretend` the GPU that code asks for, and `plugin` is pytest's.
 - `command` is `python -m` of the package: it judges a kernel of yours.
 - `launcher` compiles a launch (`compile`) and takes it to the machine, as `ptx_kernel` does plain PTX. `lint` tells

@@ -6,6 +6,8 @@ An argument that is not right raises ValueError, in one line.
 import difflib
 import gc
 import operator
+import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,16 +16,20 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.nvidia.compiler import CUDAOptions
-from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
-from .compile import Call
+from .compile import Arguments, Call
+from .core.memory import OfBytes
 from .ptx_kernel import PtxKernel
 
+Tensors = Mapping[str, Tensor]
+"""Tensors by the names of arguments."""
 
-def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the first configuration that is not
-    pruned; heuristics set the arguments that they are for."""
+
+def resolve(kernel: Any, grid: Any, args: Arguments | Sequence[Any], number: int = 1) -> Call:
+    """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the configuration of this number of
+    those that are not pruned; heuristics set the arguments that they are for."""
     if isinstance(kernel, PtxKernel):
         return Call(kernel, whole_numbers("grid", grid), dict(args))
     wrappers = []
@@ -40,38 +46,52 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
         if len(args) > len(names):
             raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
         args = zip(names, args, strict=False)
-    given = dict(args)
+    given = as_tensors(args)
+    configs = [None]
     for wrapper in wrappers:
         if isinstance(wrapper, Heuristics):
             for argument, rule in wrapper.values.items():
                 given[argument] = rule(dict(given))
         else:
-            configure(name, wrapper, given)
-    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
-    for argument in given:
-        if argument not in words:
-            near = difflib.get_close_matches(argument, words, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
-            raise ValueError(f"{name} has no argument {argument}; {hint}")
+            configs = configurations(name, wrapper, given)
+            configure(configs[min(number, len(configs)) - 1], given)
+    check_words(name, names, given)
     everything = {p.name: p.default for p in kernel.params if p.has_default} | given
     lacking = [argument for argument in names if argument not in everything]
     if lacking:
         raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
     if callable(grid):
         grid = grid(everything)
-    return Call(kernel, whole_numbers("grid", grid), given)
+    if number > len(configs):
+        raise ValueError(f"configs={number}: {name} has {len(configs)}")
+    config = f"{number} of {len(configs)}: {configs[number - 1]}" if len(configs) > 1 else ""
+    return Call(kernel, whole_numbers("grid", grid), given, config, len(configs))
 
 
-def configure(name: str, tuner: Autotuner, given: dict[str, Any]) -> None:
-    """Add the arguments of the first configuration that is not pruned, and call its pre_hook."""
+def check_words(name: str, names: list[str], given: Arguments) -> None:
+    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
+    for argument in given:
+        if argument not in words:
+            near = difflib.get_close_matches(argument, words, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
+            raise ValueError(f"{name} has no argument {argument}; {hint}")
+
+
+def configurations(name: str, tuner: Autotuner, given: dict[str, Any]) -> list[Config]:
+    """Those that are not pruned."""
     configs = tuner.configs
     if tuner.early_config_prune:
         configs = list(tuner.early_config_prune(configs, given, **given))
     if not configs:
         raise ValueError(f"{name}: early_config_prune leaves none of its {len(tuner.configs)} configurations")
-    given.update(configs[0].all_kwargs())
-    if configs[0].pre_hook:
-        configs[0].pre_hook(given)
+    return configs
+
+
+def configure(config: Config, given: dict[str, Any]) -> None:
+    """Add the arguments of a configuration, and call its pre_hook."""
+    given.update(config.all_kwargs())
+    if config.pre_hook:
+        config.pre_hook(given)
 
 
 def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
@@ -84,7 +104,20 @@ def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def several(names: str | Sequence[str]) -> Sequence[str]:
+    """Names, of which there may be one alone."""
+    return [names] if isinstance(names, str) else names
+
+
+def lines(accept: str | Sequence[str]) -> list[str]:
+    """Lines as instructions name them: of a file without its folders, or of PTX."""
+    for text in several(accept):
+        if not re.fullmatch(r"(\S+:|PTX line )\d+", text):
+            raise ValueError(f"accept={text!r}: it is a line as a verdict names it, 'sort.py:214' or 'PTX line 23'")
+    return [text.rpartition("/")[2] for text in several(accept)]
+
+
+def leaves(args: Arguments) -> Iterator[tuple[str, Any]]:
     """Yield arguments by name; instead of a tuple, those inside of it."""
     for name, value in args.items():
         if isinstance(value, tuple):
@@ -93,7 +126,7 @@ def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(args: Arguments) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors among arguments by name, also those of descriptors and in tuples."""
     for name, value in leaves(args):
         if type(value).__module__ == "numpy":
@@ -107,10 +140,10 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor
 
 
-def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
+def covered_bytes(args: Arguments) -> OfBytes:
     """Flags of the bytes that belong to arguments, by the address where their storage starts. A storage whose bytes all
     do is left out."""
-    covered: dict[int, np.ndarray] = {}
+    covered: OfBytes = {}
     for _, tensor in tensors_of(args):
         flag(covered, tensor, tensor.shape, tensor.stride())
     for _, value in leaves(args):
@@ -119,7 +152,7 @@ def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
     return {start: flags for start, flags in covered.items() if not flags.all()}
 
 
-def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
+def flag(of_storages: OfBytes, tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
     """Set the flags of the bytes that a view of a storage has. `of_storages`: flags of each storage's bytes, by the
     address where the storage starts."""
     storage = tensor.untyped_storage()
@@ -131,9 +164,9 @@ def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int
         np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
 
 
-def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
+def empty_bytes(tensors: Tensors, names: Sequence[str]) -> OfBytes:
     """Flags of the bytes that nobody has written before the launch, by the address where their storage starts."""
-    empty: dict[int, np.ndarray] = {}
+    empty: OfBytes = {}
     for name in names:
         check_named("empty", name, tensors)
         tensor = tensors[name]
@@ -141,22 +174,63 @@ def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int
     return empty
 
 
-def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Yield the elements of arguments that are addresses of tensors of this process: the argument's name, the index in
-    it, and the tensor at that address."""
-    for name, table in tensors.items():
-        if table.dtype != torch.int64:
+def as_tensors(args: Any) -> dict[str, Any]:
+    """Arguments by name, with a tensor in the place of what has data_ptr(), dtype and shape as one has."""
+    given = dict(args)
+    for name, value in given.items():
+        if isinstance(value, (Tensor, TensorWrapper)) or not (hasattr(value, "data_ptr") and hasattr(value, "shape")):
             continue
-        far = (table > 1 << 32).nonzero().tolist()
-        living = tensors_by_address() if far else {}
+        shape = tuple(value.shape)
+        strides = value.stride() if hasattr(value, "stride") else torch.empty(shape, device="meta").stride()
+        address = value.data_ptr()
+        bases = tensors_at([address])
+        if not bases:
+            raise ValueError(f"{name} is at {address:#x}, where no tensor of torch's lies on the CPU")
+        storage = bases[address].untyped_storage()
+        offset = (address - storage.data_ptr()) // value.dtype.itemsize
+        if min(strides, default=0) < 0:  # which no tensor has: all that lies behind
+            shape = (storage.nbytes() // value.dtype.itemsize - offset,)
+            strides = (1,)
+        given[name] = torch.empty(0, dtype=value.dtype).set_(storage, offset, shape, strides)
+    return given
+
+
+def pointers_in(tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
+    """Yield the elements of arguments that are addresses in tensors of this process: the argument's name, the index in
+    it, and the tensor."""
+    for name, table in tensors.items():
+        if table.dtype not in (torch.int64, torch.uint64):
+            continue
+        numbers = table.view(torch.int64)
+        far = (numbers > 1 << 32).nonzero().tolist()
+        targets = tensors_at(numbers[numbers > 1 << 32].tolist()) if far else {}
         for index in map(tuple, far):
-            target = living.get(table[index].item())
+            target = targets.get(numbers[index].item())
             if target is not None:
                 yield name, index, target
 
 
-def tensors_by_address() -> dict[int, Tensor]:
-    """All tensors of this process that lie on the CPU, by address.
+def tensors_at(addresses: Sequence[int]) -> dict[int, Tensor]:
+    """The tensor of this process, on the CPU, that begins at each address; else one in whose storage it is."""
+    exact = {}
+    by_storage = {}
+    for tensor in sorted(living_tensors(), key=Tensor.element_size):  # so that bytes are the last choice
+        exact[tensor.data_ptr()] = tensor
+        by_storage[tensor.untyped_storage().data_ptr()] = tensor
+    starts = sorted(by_storage)
+    found = {}
+    for address in addresses:
+        start = starts[bisect(starts, address) - 1]
+        near = by_storage[start]
+        if address in exact:
+            found[address] = exact[address]
+        elif 0 <= address - start < near.untyped_storage().nbytes():
+            found[address] = near
+    return found
+
+
+def living_tensors() -> list[Tensor]:
+    """All tensors of this process that lie on the CPU.
 
     The garbage collector does not list frozen objects, and a check in another thread may have frozen some: they are
     unfrozen for the while.
@@ -166,21 +240,21 @@ def tensors_by_address() -> dict[int, Tensor]:
     objects = gc.get_objects()
     if was_frozen:
         gc.freeze()
-    tensors = {}
+    tensors = []
     for living in objects:
         if type(living) not in (Tensor, torch.nn.Parameter) or living.layout != torch.strided:
             continue
         if living.device.type == "cpu" and living.numel():
-            tensors[living.data_ptr()] = living
+            tensors.append(living)
     return tensors
 
 
-def check_named(option: str, name: str, tensors: Mapping[str, Tensor]) -> None:
+def check_named(option: str, name: str, tensors: Tensors) -> None:
     if name not in tensors:
         raise ValueError(f"{option} has {name}, which is no tensor of args; those are {', '.join(tensors)}")
 
 
-def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def expectations(tensors: Tensors, expected: Tensors) -> dict[str, Tensor]:
     """The values that tensors must hold, in the tensors' own types."""
     wanted = {}
     for name, values in expected.items():

@@ -25,7 +25,8 @@ from .gpus import ARCHITECTURES
 from .processes import forked
 from .verdict import BUDGET, check
 
-PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
+OWN = "place", "coverage", "triton"
+"""The options that are not those of `check`."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
@@ -39,11 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=8, help="orders of events for each case (8)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
+    parser.add_argument("--configs", default=1, type=which, help="the number of an autotuned kernel's, or all (1)")
+    parser.add_argument("--strict", action="store_true", help="races of equal values are races")
+    parser.add_argument("--accept", action="append", default=[], metavar="FILE:LINE", help="its races are known")
+    parser.add_argument("--all", action="store_true", dest="all_programs", help="none stands for others that are alike")
     parser.add_argument("--slots", type=int, help="CTAs that the GPU holds at a time (as many as fit)")
     parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
     parser.add_argument("--empty", action="append", default=[], metavar="NAME", help="a tensor of torch.empty's")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that share the orders (one a core)")
-    parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
     options = parser.parse_args(words)
@@ -62,11 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
             if not hasattr(module, "cases"):
                 raise ValueError(f"{file} has no cases(); see --help")
             return judge(kernels[name], name, module.cases, options)
-        if name.endswith(".py"):
-            raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
         raise ValueError("it takes FILE::NAME of a kernel; see --help")
     except ValueError as error:
         parser.error(str(error))
+
+
+def which(configs: str) -> int | str:
+    return configs if configs == "all" else int(configs)
 
 
 def coverage() -> Iterator[str]:
@@ -128,8 +134,9 @@ def judge_each(
             os.dup2(printed.fileno(), 2)
             try:
                 given = dict(zip(("expected", "tolerance"), expected, strict=False))
-                for word in PASSED_ON:
-                    given[word] = getattr(options, word)
+                for word, value in vars(options).items():
+                    if word not in OWN:
+                        given[word] = value
                 verdict = check(kernel, grid, args, **given)
             except ValueError as error:
                 text = f"{name}  case {number}\n    {error}; {said_in(printed)}".removesuffix("; ")
@@ -142,8 +149,6 @@ def judge_each(
             finally:
                 os.dup2(stderr, 2)
             sender.send((number, f"{text}\n", is_bad))
-            if is_bad and options.trace:
-                break
     finally:
         sender.send(None)
 

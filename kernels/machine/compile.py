@@ -5,7 +5,7 @@ divisibility of every argument and the descriptors are those of a real launch.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,6 +16,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 WARP_SIZE = 32
+REGISTERS, FRAME = 0x2F, 0x11
+"""EIATTR_REGCOUNT and EIATTR_FRAME_SIZE in .nv.info of a binary: 8 bytes, the number of a function and its value."""
+
+Arguments = Mapping[str, Any]
+"""Arguments by name."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,10 @@ class Call:
     kernel: Any
     grid: Sequence[int]
     args: dict[str, Any] = field(repr=False)
+    config: str = ""
+    """The configuration of an autotuned kernel, in words."""
+    configs: int = 1
+    """How many it has."""
 
 
 def driver_for(target: int) -> SimpleNamespace:
@@ -58,22 +67,16 @@ def compile_for(target: int, launch: Call) -> Any:
     if not isinstance(launch.kernel, JITFunction) or triton.knobs.runtime.interpret:  # Gluon is never interpreted
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before the kernel is imported")
     with offline(target):
-        return launch.kernel.warmup(grid=launch.grid, **launch.args)
+        try:
+            return launch.kernel.warmup(grid=launch.grid, **launch.args)
+        except AttributeError:  # of Triton's search for dependencies, which names no line and is made once
+            return launch.kernel.warmup(grid=launch.grid, **launch.args)
 
 
-def binary_key(target: int, launch: Call) -> str:
-    """Triton's key for the binary of `launch`: launches of a kernel with equal keys run one binary. Nothing is
-    compiled. `launch` is as in `compile_for`."""
-    keys = []
-
-    def note(**about) -> bool:
-        keys.append(about["key"])
-        return True  # which leaves the compiler out
-
-    with offline(target), triton.knobs.runtime.scope():
-        triton.knobs.runtime.jit_cache_hook = note
-        launch.kernel.warmup(grid=launch.grid, **launch.args)
-    return keys[0]
+def in_binary(cubin: bytes, attribute: int) -> int:
+    """The largest number that a binary has of its functions for an attribute, 1 where it has none."""
+    values = re.findall(rb"\x04" + re.escape(bytes([attribute])) + rb"\x08\0.{4}(.{4})", cubin, re.DOTALL)
+    return max((int.from_bytes(value, "little") for value in values), default=1)
 
 
 def innermost(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,12 +23,13 @@ from torch import Tensor
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from .arguments import tensors_of
+from .arguments import several, tensors_of
 from .compile import Call, compile_for
 from .gpus import RESERVED, SMS, capability
 from .pretend import OnCpu, begin, is_hosts, patches
+from .report import page
 from .trial import Trial
-from .verdict import Verdict, check
+from .verdict import CONSEQUENCE, Verdict, check
 
 FOLDERS = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (triton, torch))
 LIBRARIES = *FOLDERS, __file__, begin.__code__.co_filename
@@ -67,11 +68,11 @@ class Launch:
 class launches:  # noqa: N801 (it is used as a function)
     """Judge every launch inside of a `with` block, whose end raises LaunchesError where one is not exact.
 
-    `seeds`, `seed`, `slots`, `budget` and `tolerance` are those of `check`. `sms`: multiprocessors that the GPU says it
-    has. `empty`: names of arguments that are as torch.empty makes them, in all kernels that have one of this name.
-    `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost block of its
-    thread, or to the latest block where its thread has none. A launch with a fault leaves what it had done until then,
-    and later verdicts may be consequences of that.
+    `seeds`, `seed`, `slots`, `budget`, `tolerance`, `strict`, `accept` and `all_programs` are those of `check`. `sms`:
+    multiprocessors that the GPU says it has. `empty`: names of arguments that are as torch.empty makes them, in all
+    kernels that have one of this name. `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes
+    to the innermost block of its thread, or to the latest block where its thread has none. A launch with a fault leaves
+    what it had done until then, and later verdicts may be consequences of that.
     """
 
     def __init__(
@@ -88,11 +89,10 @@ class launches:  # noqa: N801 (it is used as a function)
         self.sms = sms
         self.raises = raises
         self.options = options
-        self.empty = [empty] if isinstance(empty, str) else empty
+        self.empty = several(empty)
         self.verdicts: list[Launch] = []
         self.row: list[Trial | Tensor] = []  # launches that the next one may overlap
         self.others_seen = OnCpu.others
-        self.thread = 0
         self.stack = ExitStack()
 
     def __enter__(self) -> "launches":
@@ -135,6 +135,10 @@ class launches:  # noqa: N801 (it is used as a function)
         self.others_seen = OnCpu.others
         names = [name for name in self.empty if name in kernel.arg_names]
         verdict = check(kernel, grid, args, arch=self.arch, empty=names, row=self.row, **self.options)
+        accepted = [launch.kernel for launch in self.verdicts if launch.verdict.accepted]
+        if accepted and not verdict:
+            behind = "behind", f"an accepted race of {accepted[0]}, launched before: {CONSEQUENCE}"
+            verdict = replace(verdict, text=page(verdict.text, behind))
         self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
         return compile_for(self.target, Call(kernel, (1,), args))  # cached in memory by Triton by now
 

@@ -6,7 +6,6 @@ descriptor is passed as its tensor map, shape and strides. Two pointers to scrat
 
 import gc
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,19 +18,17 @@ import triton
 from torch import Tensor
 
 from . import isa  # noqa: F401 (it registers all instructions)
-from .compile import Call, compile_for
+from .compile import REGISTERS, Call, compile_for, in_binary
 from .core.faults import UnknownError
 from .core.machine import Machine
 from .core.memory import EMPTY
 from .core.program import Program
-from .core.ptx import parse
+from .core.ptx import Instruction, parse
 from .isa.tensor_map import KINDS, encode
 from .lint import carries_watched, races
 from .ptx_kernel import PtxKernel, number
 
 TARGET = 90
-REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
-"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,13 @@ class Compiled:
     program: Program
     lost: list[str]
     """Sentences on names that a loop does not carry, though it may mean to. They are found without running it."""
-    races: list[str]
-    """Sentences on waits that a lane may pass before others. They are found without running it."""
+    races: dict[str, Instruction]
+    """Sentences on waits that a lane may pass before others, found without running it, and where that lane then is."""
 
     @property
     def registers(self) -> int:
         """The number of registers of a thread, which only ptxas knows; 1 for plain PTX."""
-        counts = REGISTER_COUNT.findall(self.triton.asm["cubin"]) if self.triton else [b"\1"]
-        return max(count[0] for count in counts)
+        return in_binary(self.triton.asm["cubin"], REGISTERS) if self.triton else 1
 
 
 PROGRAMS: dict[str, Compiled] = {}
@@ -164,7 +160,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Compile a launch, add it to the machine, and return its number, for others that come `after` it."""
     made = compiled(launch, target)
-    machine.problems += made.lost + made.races
+    machine.problems += [*made.lost, *made.races]
     x, *more = launch.grid
     if made.triton:  # which counts clusters, where the hardware counts CTAs
         x *= made.program.cluster

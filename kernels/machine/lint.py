@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from triton.compiler.code_generator import CodeGenerator
 
-from .core.ptx import Kernel
+from .core.ptx import Instruction, Kernel
 
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")
@@ -22,11 +22,11 @@ WAITS = {
 }
 
 
-def races(kernel: Kernel) -> list[str]:
+def races(kernel: Kernel) -> dict[str, Instruction]:
     """A sentence for each wait of single lanes that one lane may pass, on some path through the code, before all have
-    met. The machine keeps a warp's lanes in step, so no run shows this. It does not keep warps in step, so warps need
-    no such search."""
-    problems = []
+    met; and the instruction that it then comes to. The machine keeps a warp's lanes in step, so no run shows this. It
+    does not keep warps in step, so warps need no such search."""
+    problems = {}
     for number, wait in enumerate(kernel.code):
         meet, early = WAITS.get(wait.op.split(".")[0], ((), ()))
         todo = [number + 1] if meet and "wait" in wait.op else []
@@ -36,7 +36,7 @@ def races(kernel: Kernel) -> list[str]:
             inst = kernel.code[at]
             if inst.op.startswith(early):
                 passed = f"lanes may not have passed PTX line {wait.line}, {wait.op}"
-                problems.append(f"{inst}: {passed}; put a barrier between")
+                problems[f"{inst}: {passed}; put a barrier between"] = inst
                 break
             if at not in seen and not inst.op.startswith(meet):
                 seen.add(at)

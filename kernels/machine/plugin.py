@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--machine-seeds", type=int, default=4, metavar="N", help="orders of events of a launch (4)")
     group.addoption("--machine-arch", default="sm_90a", choices=[*ARCHITECTURES], help="the GPU (sm_90a)")
     group.addoption("--machine-json", type=Path, metavar="FILE", help="write what was said of each launch")
+    parser.addini("machine_accept", "lines whose races are known, as sort.py:214", "linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,7 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def block_of(config: pytest.Config) -> "launches":
     from .intercept import launches
 
-    return launches(seeds=config.option.machine_seeds, arch=config.option.machine_arch, raises=False)
+    option = config.option
+    accept = config.getini("machine_accept")
+    return launches(seeds=option.machine_seeds, arch=option.machine_arch, accept=accept, raises=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -148,7 +151,8 @@ class Entries:
             return
         bad = [launch for launch in self.entries if launch["kind"] not in ("exact", "unknown")]
         kernels = len({launch["kernel"] for launch in self.entries})
-        terminalreporter.write_line(f"machine: {len(self.entries)} launches of {kernels} kernels, {len(bad)} bad")
+        count = f"{len(self.entries)} launches of {kernels} kernels, {len(bad)} bad"
+        terminalreporter.write_line(f"machine: {count}")
         for launch in bad if os.environ.get("GITHUB_ACTIONS") else ():
             place = f"file={launch['file']},line={launch['line']},title={launch['kernel']} is not exact"
             text = f"{launch['kind']}: {launch['text']}".replace("%", "%25").replace("\n", "%0A")

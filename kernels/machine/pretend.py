@@ -8,6 +8,7 @@ thread: another thread cannot make tensors of `cuda`.
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -17,10 +18,9 @@ import triton
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
-from triton.compiler import CompiledKernel
 
-from .compile import WARP_SIZE, driver_for
-from .gpus import REGISTERS
+from .compile import FRAME, REGISTERS, WARP_SIZE, driver_for, in_binary
+from .gpus import REGISTERS as ALL_REGISTERS
 
 NAME = "NVIDIA H100"
 TOTAL_BYTES = 80 << 30
@@ -183,6 +183,22 @@ class Stream(Event):
     wait_stream = wait_event = record_event = Event.record
 
 
+class Launcher:
+    """Launches a compiled kernel, which is judged as any launch of its function."""
+
+    def __init__(self, source: Any, metadata: Any):
+        self.kernel = source.fn
+        self.options = {name: getattr(metadata, name) for name in ("num_warps", "num_ctas", "num_stages")}
+
+    def __call__(self, x: int, y: int, z: int, stream, function, packed, metadata, enter, leave, *args: Any) -> None:
+        self.kernel[x, y, z](*args, **self.options)
+
+
+def load_binary(name: str, cubin: bytes, shared_bytes: int, device: int) -> tuple:
+    """A module, a function, its registers, words that spill, and the most threads."""
+    return name, name, in_binary(cubin, REGISTERS), in_binary(cubin, FRAME) // 4, 1024
+
+
 class Driver(SimpleNamespace):
     """A driver with what Triton and its users ask for, and nothing else."""
 
@@ -190,7 +206,7 @@ class Driver(SimpleNamespace):
         properties = dict(
             max_shared_mem=shared_bytes,
             multiprocessor_count=sms,
-            max_num_regs=REGISTERS,
+            max_num_regs=ALL_REGISTERS,
             warpSize=WARP_SIZE,
             sm_clock_rate=1,
             mem_clock_rate=1,
@@ -198,7 +214,8 @@ class Driver(SimpleNamespace):
         )
         super().__init__(
             **vars(driver_for(capability)),
-            utils=SimpleNamespace(get_device_properties=lambda device=0: properties),
+            utils=SimpleNamespace(get_device_properties=lambda device=0: properties, load_binary=load_binary),
+            launcher_cls=Launcher,
             get_active_torch_device=lambda: torch.device("cuda", 0),
             get_device_interface=lambda: torch.cuda,
             is_active=lambda: True,
@@ -206,6 +223,11 @@ class Driver(SimpleNamespace):
 
     def __getattr__(self, name: str) -> Any:
         raise UncoveredError(f"triton.runtime.driver.active.{name}: there is no driver")
+
+
+def has_accelerator() -> bool:
+    """torch's compiler is told that there is none: it would ask that for its stream."""
+    return "_dynamo" not in sys._getframe(1).f_code.co_filename
 
 
 def no_driver(*arguments, **options) -> Any:
@@ -234,7 +256,7 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
         shared_memory_per_block_optin=shared_bytes,
         max_threads_per_multi_processor=2048,
         L2_cache_size=50 << 20,
-        regs_per_multiprocessor=REGISTERS,
+        regs_per_multiprocessor=ALL_REGISTERS,
     )
     constants = dict(
         is_available=True,
@@ -255,8 +277,17 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
         default_stream=Stream(),
         is_current_stream_capturing=False,
     )
-    for name, value in constants.items():
-        yield patch.object(torch.cuda, name, lambda *arguments, value=value, **options: value)
+    constants |= dict(current_accelerator=torch.device("cuda"), current_device_index=0)
+    constants |= dict(set_device_index=None, set_stream=None)
+    for module, (name, value) in product((torch.cuda, torch.accelerator), constants.items()):
+        if hasattr(module, name):
+            yield patch.object(module, name, lambda *arguments, value=value, **options: value)
+    yield patch.multiple(
+        torch.accelerator,
+        is_available=has_accelerator,
+        synchronize=lambda device=None: begin(),
+        device_index=lambda index: nullcontext(),
+    )
     yield patch.multiple(
         torch.cuda,
         synchronize=lambda device=None: begin(),
@@ -273,5 +304,4 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
     )
     yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=from_numpy)
     yield patch.object(torch.version, "cuda", "12.8")
-    yield patch.object(CompiledKernel, "_init_handles", uncovered("a compiled kernel's n_regs and n_spills"))
     yield patch.object(triton.runtime.driver, "_active", Driver(capability, shared_bytes, sms))

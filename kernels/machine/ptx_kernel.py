@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from .compile import Arguments
 from .core.faults import FaultError
 from .core.program import Program
 from .core.ptx import parse
 from .isa.tensor_map import KINDS, encode
 
 FLOATS = {16: "e", 32: "f", 64: "d"}
-FAR = 1 << 40
-"""A stand-in for an address that is not known yet. Like one, it takes 64 bits."""
 
 
 class PtxKernel:
@@ -45,41 +44,31 @@ class PtxKernel:
     def program(self) -> Program:
         return Program(self.code, self.shared_bytes)
 
-    def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name. Raises ValueError where a parameter does not take its argument."""
-        names = list(self.code.parameters)
+    def named(self, args: Arguments | Sequence[Any]) -> dict[str, Any]:
+        """The arguments by name. Raises ValueError where there are too few, or too many."""
+        names = self.code.parameters
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
-            listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
+            listed = ", ".join(f"{name} ({variable.form})" for name, variable in names.items())
             raise ValueError(f"{self.__name__} takes {len(names)} arguments: {listed}; given are {args!r:.60}")
         if not isinstance(args, Mapping):
             args = zip(names, args, strict=True)
-        given = dict(args)
+        return dict(args)
 
-        def far(_) -> int:
-            return FAR
-
-        self.values(given, far, far)
-        return given
-
-    def form(self, name: str) -> str:
-        return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
-
-    def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
-        """The value of each parameter: a number, or the bytes of a structure."""
+    def values(self, args: Arguments, address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
+        """The value of each parameter: a number, or the bytes of a structure. Raises ValueError where it does not take
+        its argument."""
         values = []
-        for (given, value), name in zip(args.items(), self.code.parameters, strict=True):
-            size = self.code.parameters[name]
-            kind = self.code.parameter_kinds[name]
+        for (given, value), taken in zip(args.items(), self.code.parameters.values(), strict=True):
             try:
-                if hasattr(value, "block_shape") and size == 128:
+                if hasattr(value, "block_shape") and taken.size == 128:
                     values.append(add_map(map_of(value, address)))
-                elif kind:
-                    values.append(number(value, kind, address))
+                elif taken.is_array:
+                    values.append(structure(value, taken.size, address))
                 else:
-                    values.append(structure(value, size, address))
+                    values.append(number(value, taken.kind, address))
             except (FaultError, KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
                 text = f"{given} is {type(value).__name__} {value!r:.40}".replace("\n", " ")
-                raise ValueError(f"{text}; {name} takes {self.form(name)}: {error}") from None
+                raise ValueError(f"{text}; {taken.name} takes {taken.form}: {error}") from None
         return values
 
 

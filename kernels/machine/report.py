@@ -14,10 +14,12 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from .arguments import Tensors
 from .core.faults import FaultError, UnknownError
 from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Region, Shared
+from .core.order import ACCEPTED, EQUAL
 from .core.program import LANES, Ready, Until
 from .core.ptx import Instruction, statements
 from .core.warp import Warp
@@ -39,6 +41,21 @@ def remarks(texts: Sequence[str]) -> list[Row]:
     if not texts:
         return []
     return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
+
+
+TOLD = {
+    EQUAL: ("note", "race of equal values at {}: {}, with no order between"),
+    ACCEPTED: ("accept", "{}: {} that count as ordered from then on"),
+}
+
+
+def told(races: Mapping[tuple[str, str], int]) -> list[Row]:
+    """Rows on races that are no fault."""
+    rows = []
+    for (why, place), count in sorted(races.items()):
+        word, text = TOLD[why]
+        rows.append((word, text.format(place, f"{count} race{'s' * (count != 1)}")))
+    return rows
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -107,7 +124,7 @@ def touched(touch: Touch, more: str = "") -> Row:
     return word, text + more
 
 
-def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
+def place(tensors: Tensors, memory: Shared | Region, byte: int, machine: Machine) -> str:
     """The element of a tensor that a byte belongs to, as `out[3, 17]`, or what is nearest. A byte of shared memory is
     in that of the CTA that the machine watches."""
     size = f"({len(memory.data)} bytes)"
@@ -205,18 +222,19 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     return "missing", text
 
 
-def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], is_gluon: bool) -> str:
+def fault(error: FaultError, machine: Observed, tensors: Tensors, is_gluon: bool) -> str:
     """The page on a fault. If the fault is about a place of memory, the machine has watched that place."""
     warp = machine.warp
     last = machine.touches[-1] if machine.touches else None
     if machine.early:
         error, reader = machine.early
         title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
+        rows = [("missing", "a write before it")]
         if not last.writes:
-            return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
-        if last.inst is reader.inst:
-            return page(title, touched(reader), ("missing", "a write before it"))
-        return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
+            rows = [("missing", "a write: there is none in the whole run")]
+        elif last.inst is not reader.inst:
+            rows = [touched(last, "\nonly later"), missing(last, reader, error, is_gluon)]
+        return page(title, touched(reader), *rows)
     touches = [touch for touch in machine.touches if touch.agent == error.agent]
     if warp is None and error.agent is not None and last:
         lacking = "a barrier of the cluster behind it (cluster.barrier(), barrier.cluster), before any CTA ends"
@@ -224,7 +242,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
             lacking += COMPILED
         touch = touches[-1] if touches else last
         return page(error.message, touched(touch), ("missing", lacking))
-    if error.kind in ("race", "lanes") and error.agent is not None and last:
+    if error.agent is not None and last:
         conflicts = []
         for touch in touches:
             if (touch.writes or last.writes) and (touch.warp, touch.lanes) != (last.warp, last.lanes):
@@ -252,7 +270,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     return page(error.message, ("at", text))
 
 
-def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
+def bounds(error: FaultError, machine: Observed, tensors: Tensors) -> tuple[str, int]:
     """A title that says how far an address is off, and the address."""
     memory = error.memory
     byte = address = error.byte
@@ -265,11 +283,9 @@ def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) 
         memory = machine.memory.regions[number - 1]
         byte = address - (number << REGION_BITS)
     title = place(tensors, memory, byte, machine)
-    alignment = re.search(r"is no multiple of \d+", error.message)
-    if error.message.endswith("no argument covers"):
-        title += ": it is written, and no argument covers it"
-    elif alignment:
-        title += f": its address {alignment[0]}"
+    _, mark, problem = error.message.partition("; ")
+    if mark:
+        title += f": {problem}"
     return title, address
 
 
@@ -285,7 +301,7 @@ def last_write(machine: Observed) -> Row:
     return "written", text
 
 
-def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
+def hang(error: FaultError, machine: Machine, tensors: Tensors) -> str:
     """The page on a run that does not end: who waits for what. Warps that wait for the same stand together."""
     waits: dict[tuple, tuple[Instruction, list[Warp]]] = {}
     spinning = set()
@@ -314,19 +330,17 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
         who += f", warp {ranges({warp.number for warp in warps})}"
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
     for launch in machine.launches:
-        waiting = launch.grid - launch.begun
+        waiting = len(launch.numbers) - launch.begun
         if waiting:
             text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
-    if error.message.startswith("more than"):
-        rows.append(("perhaps", "it is that long, and no hang: then it takes a larger budget"))
-    return page(error.message.partition(":\n")[0], *rows)
+    return page(error.message, *rows)
 
 
 LONGEST = 50  # the most instructions of a loop that only waits
 
 
-def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
+def polled(warp: Warp, pc: int, tensors: Tensors) -> list[str]:
     """The elements that the loop around an instruction looks at again and again, and what they hold."""
     kernel = warp.program.kernel
     machine = warp.cta.machine
@@ -347,10 +361,6 @@ def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
 
 def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
     """What a warp waits for, and what of it is missing."""
-    turn = warp.joined
-    if turn:
-        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
-        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
     if not inst.op.startswith("mbarrier"):
         return f"for {ready if isinstance(ready, Until) else inst.op}"
     return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))

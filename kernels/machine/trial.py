@@ -5,8 +5,8 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.compiler.errors import CompilationError
 
 from . import report
-from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, tensors_of
+from .arguments import Tensors, covered_bytes, empty_bytes, expectations, pointers_in, tensors_of
 from .compile import Call, innermost
 from .core.faults import FaultError, UnknownError
 from .core.machine import Machine
@@ -25,6 +25,7 @@ from .core.memory import EMPTY
 from .gpus import RESERVED, SMS, capability
 from .launcher import Compiled, address, compiled, enqueue, whole
 from .processes import forked, received
+from .stand_ins import StandIns, stand_ins
 from .trace import Observed, SeenError
 
 
@@ -35,6 +36,25 @@ class Outcome(NamedTuple):
     text: str
     seed: int | None
     instructions: int
+    told: Mapping[tuple[str, str], int] = {}
+    """How many races are no fault, by why and where."""
+
+
+OTHERWISE = 0, 0x7B, 0xFB
+"""Bytes that mean something else than EMPTY: as a condition; as a number that is the most, or the least."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a launch is judged by: the options of `check` of these names."""
+
+    slots: int | None
+    budget: int
+    tolerance: Any
+    empty: Sequence[str]
+    strict: bool
+    accept: Sequence[str]
+    all_programs: bool
 
 
 class Trial:
@@ -44,43 +64,44 @@ class Trial:
         self,
         launch: Call,
         arch: str,
-        limits: tuple,
         expected: Mapping | Sequence | None,
-        tolerance: Any,
-        empty: Any,
         row: list,
+        terms: Terms,
     ):
         self.launch = launch
         self.arch = arch
         self.target = capability(arch)
-        self.limits = limits
-        self.tolerance = tolerance
+        self.limits = terms.slots, terms.budget
+        self.terms = terms
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
         self.together: list[Trial | Tensor] = [self]  # the launches that a run begins, in their order
+        self.is_first = False  # whether this is the first of several orders, which says who stands for others
+        self.stand_ins: StandIns | None = None
+        self.chosen: list[int] = []
         self.tensors = dict(tensors_of(launch.args))
         self.covered = covered_bytes(launch.args)
         self.pointers = {}
         for table, index, target in list(pointers_in(self.tensors)):
-            element = self.tensors[table][index]
+            element = self.tensors[table].view(torch.int64)[index]
             self.pointers[element.data_ptr()] = element, target
             self.tensors[f"{table}{list(index)}"] = target
             self.covered.pop(target.untyped_storage().data_ptr(), None)  # it may be any part of its storage
-        self.is_given = expected is not None
-        self.unnamed: list[Tensor] | None = None
+        self.is_given = bool(expected)
         self.wanted: dict[str, Tensor] = {}
+        self.unnamed: Sequence[Tensor] = ()
         if isinstance(expected, Mapping):
             self.wanted = expectations(self.tensors, expected)
         elif self.is_given:
-            self.unnamed = [*expected]
+            self.unnamed = expected
         self.begun_late = list(left_by_a_check(self.tensors)) if self.is_given else []
         storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
         self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in storages.items()}
-        self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
+        self.empty = empty_bytes(self.tensors, terms.empty)
         for start, flags in self.empty.items():
             _, contents = self.before[start]
             contents[flags] = EMPTY
 
-    def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
+    def outcomes(self, seeds: Sequence[int], processes: int) -> Iterator[Outcome]:
         """Yield the outcome of each order of events. The others must agree with the first."""
         try:
             made = self._compiled()
@@ -88,10 +109,10 @@ class Trial:
             yield Outcome("unknown", report.lacking(error), None, 0)
             return
         self._note(made)
-        yield self.run(seeds[0], trace)
-        if processes == 1 or trace:
-            for seed in seeds[1:]:
-                yield self.run(seed, trace)
+        self.is_first = len(seeds) > 1 and not self.terms.all_programs
+        yield self.run(seeds[0])
+        if processes == 1:
+            yield from map(self.run, seeds[1:])
         else:
             yield from self._forked(seeds[1:], processes)
         if self.row:
@@ -100,6 +121,8 @@ class Trial:
 
     def _compiled(self) -> Compiled:
         name = self.launch.kernel.__name__
+        if self.launch.config:
+            name += f", config {self.launch.config},"
         printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
         try:
             with contextlib.redirect_stdout(printed):
@@ -128,7 +151,8 @@ class Trial:
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or "tf32" in opcodes else 1e-4
         self.lost = [("perhaps", problem) for problem in made.lost]
-        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
+        self.races = made.races
+        self.doubts: list[report.Row] = []
         self.early = []
         if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
             self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
@@ -160,6 +184,7 @@ class Trial:
 
     def _join_row(self) -> None:
         """Have runs begin with the launches that this one may overlap. Their bounds were judged before."""
+        self.stand_ins = None
         self.together = [*self.row, self]
         self.covered = {}
         for trial in reversed(self.row):
@@ -183,30 +208,54 @@ class Trial:
                 names.append(name)
         return names
 
-    def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
-        machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
+    def run(self, seed: int) -> Outcome:
+        self.chosen = self.stand_ins.chosen(seed) if self.stand_ins else []
+        machine = Machine(seed, *self.limits)
         fault = self._execute(machine)
-        if trace:
-            machine.write_trace(trace, fault)
-        if fault is None:
-            kind, text = self._compare(machine, seed)
-        elif isinstance(fault, UnknownError):
-            kind, text = "unknown", report.lacking(fault)
-        elif fault.kind == "hang":
-            kind, text = "hang", report.hang(fault, machine, self.tensors)
-        else:
-            place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
-            watched = Observed(seed, *self.limits, place=place)
-            watched.ledger.bears_none = fault.kind == "lanes"
-            again = self._execute(watched)
-            fault = again if isinstance(again, FaultError) and not watched.early else fault
-            kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
-        return Outcome(kind, text, seed, machine.executed)
+        if fault and fault is machine.ledger.early and not self._matters(machine, seed):
+            fault = machine.ledger.borne
+        kind, text = self._explain(fault, machine, seed) if fault else self._compare(machine, seed)
+        if self.is_first and kind == "exact":
+            self.stand_ins = stand_ins(machine)
+        self.is_first = False
+        self.doubts = []
+        for problem, inst in self.races.items():
+            if not machine.arrivals.get(inst):  # else each lane has arrived for itself
+                self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
+        return Outcome(kind, text, seed, machine.executed, machine.ledger.told)
+
+    def _explain(self, fault: FaultError | UnknownError, machine: Machine, seed: int) -> tuple[str, str]:
+        """The kind of a fault, and its text, for which most often another run is watched."""
+        if isinstance(fault, UnknownError):
+            return "unknown", report.lacking(fault)
+        if fault.kind == "hang":
+            return "hang", report.hang(fault, machine, self.tensors)
+        place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
+        watched = Observed(seed, *self.limits, place=place)
+        watched.ledger.bears = fault.kind == "uninitialised"
+        again = self._execute(watched)
+        fault = again if isinstance(again, FaultError) and not watched.early else fault
+        return fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
+
+    def _matters(self, machine: Machine, seed: int) -> bool:
+        """Whether anything comes of a read of shared memory that nobody wrote: whether a run ends in another way, or
+        leaves other results, where such memory holds other bytes."""
+        if machine.warps:
+            return True
+        results = [array.copy() for array, _ in self.before.values()]
+        arrays = [array for array, _ in self.before.values()]
+        for fill in OTHERWISE:
+            other = Machine(seed, *self.limits)
+            other.fill = fill
+            self._execute(other)
+            if other.warps or machine.executed != other.executed or not all(map(np.array_equal, results, arrays)):
+                return True
+        return False
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
         """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are
         expected from then on."""
-        if self.unnamed is not None:
+        if self.unnamed:
             self._name_expected()
         text = ""
         for name, values in self.wanted.items():
@@ -230,10 +279,10 @@ class Trial:
                 "give them by name, as expected=dict(out=...)"
             )
         self.wanted = expectations(self.tensors, dict(zip(names, self.unnamed, strict=True)))
-        self.unnamed = None
+        self.unnamed = ()
 
     def _tolerance(self, name: str, values: Tensor) -> float:
-        tolerance = self.tolerance
+        tolerance = self.terms.tolerance
         if isinstance(tolerance, Mapping):
             tolerance = tolerance.get(name)
         if tolerance is not None:
@@ -244,8 +293,10 @@ class Trial:
         return self.rounding if (numbers != numbers.round()).any() else 0
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
-        for array, contents in self.before.values():
+        for start, (array, contents) in self.before.items():
             array[:] = contents
+            if self.chosen:
+                self.stand_ins.keep(self.chosen, start, array)
         moved = []
         numbers = []
         for element, target in self.pointers.values():  # the machine's memory has addresses of its own
@@ -254,10 +305,15 @@ class Trial:
             element += at - target.data_ptr()
         try:
             machine.memory.covered = self.covered
+            machine.memory.notes_readers = self.is_first
             machine.memory.empty = self.empty
+            machine.ledger.strict = self.terms.strict
+            machine.ledger.accept = self.terms.accept
             for trial in self.together:
                 if isinstance(trial, Trial):
                     numbers.append(enqueue(machine, trial.launch, numbers, target=self.target))
+                    if self.chosen:
+                        machine.launches[-1].run(self.stand_ins.ctas(self.chosen))
                 else:
                     numbers.append(machine.written(address(machine, trial), trial.nbytes))
             machine.run()
@@ -304,7 +360,7 @@ LEFT: WeakKeyDictionary = WeakKeyDictionary()
 """A checksum of what the last check left in each storage."""
 
 
-def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def left_by_a_check(tensors: Tensors) -> Iterator[str]:
     for name, tensor in tensors.items():
         if LEFT.get(tensor.untyped_storage()) == zlib.crc32(whole(tensor)):
             yield f"{name} began as an earlier check left it: give each check tensors of its own"

@@ -5,11 +5,12 @@ import math
 import re
 from dataclasses import replace
 
+from roofline.account.cases import ATTENTION, STEP, Attention, TransformerStep
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import case_text, text
 from roofline.host.arguments import count, flops
-from roofline.operations import Case, attention, transformer_step
+from roofline.operations.base import Case, read
 from roofline.theory import chips
 from roofline.theory.models import parse as parse_model
 from roofline.theory.words import number
@@ -36,8 +37,7 @@ def add_command(commands) -> None:
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
     steps = "memory of a measured training step or attention alone, on one chip"
-    example = "transformer_step-l12-d768-b16-t256-step-bf16"
-    group.add_argument("--case", type=_case, metavar="CASE", help=f"{steps}, as {example}")
+    group.add_argument("--case", type=_case, metavar="CASE", help=f"{steps}, as {STEP}")
     group = command.add_argument_group("chip", "in place of the datasheet's")
     group.add_argument("--flops", type=flops, metavar="FLOP/s", help="of one chip")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
@@ -55,9 +55,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _case(text: str) -> Case:
-    operation = attention if text.startswith("attention-") else transformer_step
+    is_attention = text.startswith("attention-")
     try:
-        return operation.OPERATION.parse(text)[0]
+        return (read(Attention, text, ATTENTION) if is_attention else read(TransformerStep, text, STEP))[0]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

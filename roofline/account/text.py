@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.account import memory, techniques
+from roofline.account.cases import Attention, TransformerStep
 from roofline.account.communication_bound import Bound, best_split, bound, collectives, forward, least_d_ff
 from roofline.account.memory import Part
 from roofline.account.question import Question
-from roofline.operations.attention import Attention
-from roofline.operations.transformer_step import TransformerStep
 from roofline.report.format import time_text
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip

@@ -1,10 +1,14 @@
-"""The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each; and the
-measured case that they are formed of."""
+"""The fields of records as `fields.toml` and a run's operations declare them: unit, meaning, and how a table shows
+each; and the measured case that they are formed of."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from roofline.operations.base import OPERATIONS, Operation
+from roofline.operations.shown import Field, Shown
+from roofline.store import typed
 from roofline.store.run import Run, Shape
 from roofline.store.stats import Interval
 from roofline.theory.data import tables_of
@@ -16,35 +20,63 @@ ENDS = {
 """Kind of spread, as a field of `fields.toml` has one -> what the fields of its low and of its high end mean."""
 
 
-@dataclass(frozen=True)
-class Field:
-    """One field of a record. Table columns have a `header`; `format` names a function of `report.format`."""
-
-    name: str
-    meaning: str
-    unit: str = ""
-    header: str = ""
-    format: str = ""
-    ends: tuple[str, ...] = ()
-    """The fields of the two ends of its interval."""
-
-
 def _with_fields_of_ends(declared: dict[str, dict]) -> dict[str, Field]:
     """{name: field} of a group of `fields.toml`. Fields of ends follow the one that names them."""
-    fields = {}
+    fields: dict[str, Field] = {}
     for name, entry in declared.items():
-        ends = {}
-        for kind, meanings in ENDS.items():
-            for end, meaning in zip(entry.pop(kind, ()), meanings, strict=False):
-                ends[end] = Field(end, meaning.format(name), entry["unit"])
-        fields[name] = Field(name, ends=tuple(ends), **entry)
-        fields |= ends
+        spread = {kind: entry.pop(kind) for kind in ENDS if kind in entry}
+        ends = tuple(end for of_kind in spread.values() for end in of_kind)
+        fields |= _with_ends_of(Field(name, ends=ends, **entry), *spread)
+    return fields
+
+
+def _with_ends_of(field: Field, kind: str = "interval") -> dict[str, Field]:
+    """`field` by its name, and behind it those of its ends."""
+    fields = {field.name: field}
+    for end, meaning in zip(field.ends, ENDS[kind], strict=False):
+        fields[end] = Field(end, meaning.format(field.name), field.unit)
     return fields
 
 
 GROUPS = {group: _with_fields_of_ends(declared) for group, declared in tables_of(__file__, "fields.toml").items()}
 FIELDS = GROUPS["every"] | GROUPS["wire"]
 """Those of a record: of every one, and of one over a wire. The group `tokens` has the columns of `analysis.tokens`."""
+
+
+def own(shown: Shown) -> dict[str, Field]:
+    """The fields that an operation declares, by name, with those of their ends."""
+    fields: dict[str, Field] = {}
+    for field in shown.fields:
+        fields |= _with_ends_of(field)
+    return fields
+
+
+def shown(run: Run, op: str) -> Shown:
+    """What an operation of `run` shows: as it is declared here, or else as the journal has it, which names no code."""
+    if op in OPERATIONS:
+        return OPERATIONS[op]
+    of_journal = typed.read(Shown, run.metadata.get("shown", {}).get(op, {}))
+    return replace(of_journal, figures=dict.fromkeys(of_journal.figures))
+
+
+def operations_of(run: Run) -> list[str]:
+    """The names of the operations of `run`, in its order."""
+    return list(dict.fromkeys(shape.op for shape in run.shapes.values()))
+
+
+def fields_of(run: Run) -> dict[str, Field]:
+    """The fields of the records of `run`: `FIELDS`, and behind them those of its operations."""
+    fields = dict(FIELDS)
+    for op in operations_of(run):
+        for name, field in own(shown(run, op)).items():
+            fields.setdefault(name, field)
+    return fields
+
+
+def refuse_taken(operation: Operation) -> None:
+    """Raise ValueError for a field of an operation that has the name of one of every record."""
+    if taken := FIELDS.keys() & own(operation):
+        raise ValueError(f"operation {operation.name!r}: every record has a field {min(taken)!r}; choose another name")
 
 
 @dataclass(frozen=True)
@@ -68,10 +100,10 @@ class MeasuredCase:
     @cached_property
     def time(self) -> Any:
         """Its typical time, told beside the baseline's."""
-        return self.shape.time(self.contender)
+        return self.shape.estimate(float, self.times_s)
 
 
-def with_ends(name: str, interval: Interval | None, declared: dict[str, Field] = FIELDS) -> dict[str, float]:
+def with_ends(name: str, interval: Interval | None, declared: Mapping[str, Field] = FIELDS) -> dict[str, float]:
     """The field `name` and those of its ends; {} without an interval."""
     names = name, *declared[name].ends
     return dict(zip(names, interval, strict=True)) if interval else {}

@@ -3,13 +3,14 @@ one part alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofline.analysis import decision, memory_roof, overlap
-from roofline.analysis.fields import FIELDS, GROUPS, MeasuredCase, with_ends
+from roofline.analysis.fields import FIELDS, GROUPS, Field, MeasuredCase, fields_of, own, shown, with_ends
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
-from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, PART, Run, Shape
+from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
 from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
 from roofline.theory import chips
 from roofline.theory.wires import HOW
@@ -24,10 +25,6 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 TENSOR_PIPES = 4
 """An SM has one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
-MAKER = "multiplied_by"
-"""Who makes a matmul of a layer, and who makes it when it takes turns alone."""
-HALVES = 2
-"""Matmuls of a layer: of gate and up together, and down."""
 WAITS_SINCE = 5
 """The method that notes, with a CPU's sample, for how long threads waited for a core."""
 
@@ -42,28 +39,39 @@ def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
     of_roof, names = ANALYSES[case.shape.analysis]
+    own_fields = own(shown(case.run, case.shape.op))
     measured = dict(  # two parts with a field in common are a TypeError
         **_case_fields(case),
         **_time_fields(case),
         **of_roof(case),
         **decision.fields(case),
-        **_alone_fields(case),
         **_steady_fields(case),
         **_counted_fields(case),
+        **_computed_fields(case, own_fields),
     )
-    record = dict.fromkeys(names) | _declared(case) | measured
+    record = dict.fromkeys([*names, *own_fields]) | _declared(case, own_fields) | measured
     record["notes"] = _notes(record, case.shape)
     return record
 
 
-def _declared(case: MeasuredCase) -> dict:
+def _declared(case: MeasuredCase, own_fields: Mapping[str, Field]) -> dict:
     """Values that operation, contender and machine declared. What is measured stands in their place."""
     shape = case.shape
     fields = {**shape.params}
     for declared in (shape.facts, case.entrant, case.entrant.get("costs", {}), shape.telemetry):
         for name, value in declared.items():
-            if name in FIELDS:
+            if name in FIELDS or name in own_fields:
                 fields[name] = value
+    return fields
+
+
+def _computed_fields(case: MeasuredCase, own_fields: Mapping[str, Field]) -> dict:
+    """What the functions of an operation's own fields make of a case."""
+    fields: dict[str, Any] = {}
+    for name, field in own_fields.items():
+        if callable(field.of):
+            value = field.of(case)
+            fields |= with_ends(name, value, own_fields) if field.ends else {name: value}
     return fields
 
 
@@ -100,8 +108,6 @@ def _time_fields(case: MeasuredCase) -> dict:
     shape = case.shape
     fields = with_ends("time_s", case.time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, case.time))
     fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
-    if "m" in shape.facts:
-        fields["tokens_per_s"] = shape.facts["m"] / case.time.value
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
         fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value
@@ -176,27 +182,6 @@ def _steady_fields(case: MeasuredCase) -> dict:
     return fields
 
 
-def _alone_fields(case: MeasuredCase) -> dict:
-    """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others. The ratio
-    is the baseline's time over this one's."""
-    shape = case.shape
-    makers = [shape.entrants.get(name, {}).get(MAKER) for name in (shape.baseline, case.contender)]
-    if makers[0] == makers[1] or not shape.anchor:
-        return {}
-    times_s = []
-    for maker in makers:
-        for name in shape.of_role(PART):
-            if shape.entrants[name].get(MAKER) == maker:
-                times_s.append(shape.times_s(name))
-    if len(times_s) != 2 * HALVES:
-        return {}
-
-    def ratio(*times_s: float) -> float:
-        return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
-
-    return with_ends("alone_ratio", shape.estimate(ratio, *times_s))
-
-
 def _notes(record: dict, shape: Shape) -> str:
     """Warnings for whoever reads the row. For `serial` another link gathers than for the arms where
     NCCL's is faster."""
@@ -225,12 +210,12 @@ def _notes(record: dict, shape: Shape) -> str:
     return "; ".join(notes)
 
 
-def as_frame(records: list[dict]) -> DataFrame:
-    """`records` with a column for every field of `fields.toml`; what a record has not is missing there."""
+def as_frame(records: list[dict], fields: Mapping[str, Field] = FIELDS) -> DataFrame:
+    """`records` with a column for each of `fields`; what a record has not is missing there."""
     import pandas
 
     data = {}
-    for name, field in FIELDS.items():
+    for name, field in fields.items():
         values = [record.get(name) for record in records]
         types = frozenset(type(value) for value in values if value is not None)
         usual = "float64" if field.unit else "object"
@@ -242,7 +227,7 @@ def as_frame(records: list[dict]) -> DataFrame:
 def frame(run: Run) -> DataFrame:
     """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
     {dtype: (FLOP/s, bytes/s)} `measured` and of the `datasheet`."""
-    table = as_frame(records_of(run))
+    table = as_frame(records_of(run), fields_of(run))
     source = run.metadata["machine"]["source"]
     roofs, datasheet = {}, {}
     for dtype in table["dtype"].unique():

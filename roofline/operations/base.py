@@ -1,6 +1,6 @@
 """Operations: the cases that each is measured on, what judges them, and who runs them. No torch here.
 
-An operation is declared in one file of this folder. It runs in another, `kernels/bench` or `collectives/bench`, found
+An operation is declared in one file, of this folder, of the checkout's table or of a user's. It runs in another, found
 by its name once workers are started: runners import torch and Triton. All else needs the declaration alone.
 """
 
@@ -8,13 +8,14 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from roofline.operations.contenders import Contender, Planner, loaded
+from roofline.operations.shown import Shown
 from roofline.theory.data import tables_of
 from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE, Work
@@ -22,7 +23,7 @@ from roofline.theory.work import ITEMSIZE, Work
 DEFAULTS = tables_of(__file__, "defaults.toml")
 """The defaults of a run."""
 
-NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
+NO_FP8 = "fp8 is of matmuls alone, and of operations that say so: leave it out of --ffn-dtype"
 
 ANALYSIS_NAMES = "throughput", "overlap"
 """The analyses of operations."""
@@ -77,7 +78,7 @@ def dtypes_of(case: type[Case], options) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Shown):
     """The operation that `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
 
     case: type[Any]
@@ -102,6 +103,8 @@ class Operation:
     """A run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
     between_ranks: bool = False
     """All ranks that torchrun started run it together. Under torchrun no other operation is timed."""
+    visits: tuple[Mapping[str, Any], ...] = ()
+    """Steps of a visit to a GPU: fields of a `Step` of results/visit.py, and `before`, the step that it precedes."""
 
     @property
     def name(self) -> str:
@@ -111,29 +114,36 @@ class Operation:
         """Why it has no case by these options; empty if it has."""
         return self.why_not(options) or NO_FP8 * (not dtypes_of(self.case, options))
 
-    @functools.cached_property
-    def _pattern(self) -> re.Pattern:
-        """That of its ids. Only the name of a model has dashes of its own."""
-        form = self.case.form
-        for field in fields(self.case):
-            value = r"\d+" if field.type is int else r"[\w.+]+"
-            if field.name == "model":
-                value = ".+"
-            form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
-        return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
-
     def parse(self, text: str) -> tuple[Any, str | None]:
-        """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""
-        match = self._pattern.fullmatch(text.removeprefix(f"{self.name}-"))
-        if not match:
-            raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
-        words = match.groupdict()
-        try:
-            kinds: dict[str, Any] = {field.name: field.type for field in fields(self.case)}
-            values = {name: kind(words[name]) for name, kind in kinds.items()}
-            return self.case(**values), words["contender"]
-        except ValueError as error:
-            raise ValueError(f"case {text!r}: {error}") from None
+        """`read` an id as of one of its cases."""
+        return read(self.case, text, self.example)
+
+
+@functools.cache
+def _pattern(case: Any) -> re.Pattern:
+    """That of the ids of a case. Only the name of a model has dashes of its own."""
+    form = case.form
+    for field in fields(case):
+        value = r"\d+" if field.type is int else r"[\w.+]+"
+        if field.name == "model":
+            value = ".+"
+        form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
+    return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
+
+
+def read(case: Any, text: str, example: str) -> tuple[Any, str | None]:
+    """Parse the id of a `case` into that and its contender, which is None for the id of a shape. Raises ValueError,
+    with the `example` where it is not written so."""
+    match = _pattern(case).fullmatch(text.removeprefix(f"{case.op}-"))
+    if not match:
+        raise ValueError(f"case {text!r} is not written as cases are: {example}")
+    words = match.groupdict()
+    try:
+        kinds: dict[str, Any] = {field.name: field.type for field in fields(case)}
+        values = {name: kind(words[name]) for name, kind in kinds.items()}
+        return case(**values), words["contender"]
+    except ValueError as error:
+        raise ValueError(f"case {text!r}: {error}") from None
 
 
 OPERATIONS: dict[str, Operation] = {}

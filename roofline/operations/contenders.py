@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from hashlib import sha256
@@ -43,6 +43,8 @@ def by_library(name: str) -> Callable[..., str]:
 
 
 BY_TORCH = by_library("torch")
+ENDS = ": what ends the process, as argparse may, belongs under if __name__ == '__main__'"
+"""Stands behind the error of an import that does."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Contender:
     kind: str = "library"
     """"vendor", "library", "triton" (ours: plain pytest checks them on a CPU, too, in Triton's interpreter) or
     "user"."""
-    devices: tuple[str, ...] = DEVICES
+    devices: Sequence[str] = DEVICES
     """Where it is timed."""
     first_call: str = ""
     """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than
@@ -186,6 +188,8 @@ def parse(text: str) -> str:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {file}; it is looked for from the folder you are in")
+    if not spec_from_file_location(path.stem, path):
+        raise ValueError(f"{file} is no file that Python imports; put the function into one that ends in .py")
     return f"{anonymous(path)}::{name}"
 
 
@@ -267,7 +271,22 @@ def _module(place: str) -> ModuleType:
         if isinstance(error, SyntaxError):
             where = f" in line {error.lineno}"
         last = traceback.format_exception_only(error)[-1].strip()
+        if isinstance(error, SystemExit):
+            last += ENDS
+        if isinstance(error, ImportError):
+            last += _clash(error.name or "", [file.parent] if file else map(Path, sys.path))
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
+
+
+def _clash(name: str, folders: Iterable[Path]) -> str:
+    """Why a module was not found in these folders, where a package that is in use has its name; else empty."""
+    package = name.partition(".")[0]
+    for ours in getattr(sys.modules.get(package), "__path__", []):
+        for folder in folders:
+            if (theirs := folder / package).is_dir() and not theirs.samefile(ours):
+                text = f"; {package} is {ours} here, and not {theirs.absolute()}"
+                return f"{text}: rename that, or name a file in it by its path, FILE::NAME"
+    return ""
 
 
 def _signature_problem(function: Callable, **keywords: str) -> str:

@@ -14,7 +14,7 @@ LAYERS = ("up", "down")
 """`up`: D -> F, column-parallel (N = F/tp). `down`: F -> D, row-parallel (K = F/tp)."""
 
 ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
-"""`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
+"""`gate_up`, D -> 2F, and `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
 
 SHAPE = "shape"
 """The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes."""

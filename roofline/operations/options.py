@@ -54,7 +54,7 @@ class Options:
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
     lengths: Counts = ()
-    """Lengths of attention that were asked for; none for its default ones."""
+    """Tokens that were asked for, where an operation takes them for lengths; none for its default ones."""
     shapes: Names = ()
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False

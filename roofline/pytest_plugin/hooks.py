@@ -22,8 +22,10 @@ import pytest
 
 from roofline import operations
 from roofline.analysis import decision
+from roofline.analysis.fields import refuse_taken
 from roofline.host import machine
 from roofline.host.container import settle
+from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
@@ -158,6 +160,18 @@ def _set_up_benchmark(config) -> None:
         option.benchmark_quiet = not any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Import a file as its own program: what reads a command line at its head is not given pytest's."""
+    words, sys.argv = sys.argv, [str(collector.path)]
+    try:
+        return (yield)
+    except SystemExit as error:
+        refuse(f"{collector.path}: its import failed: SystemExit: {error}{contenders.ENDS}")
+    finally:
+        sys.argv = words
+
+
 def pytest_generate_tests(metafunc):
     """Give `test_<operation>(ffn_benchmark, shape, contender)` the cases of the operation, unless it has its own."""
     marker = metafunc.definition.get_closest_marker("parametrize")
@@ -267,7 +281,9 @@ def _select(session, state: Session) -> None:
         if case and state.is_of_workers(case[0]):
             state.planned.setdefault(case[0], []).append(case[1])
     for shape in state.planned:
-        state.runners.planner(operations.find(shape))
+        operation = operations.find(shape)
+        refuse_taken(operation)
+        state.runners.planner(operation)
     refuse_selection(state.options, state.runners, state.cases_left)
 
 
@@ -348,8 +364,8 @@ def _begin(config, state: Session) -> None:
 def _metadata(config, state: Session) -> dict:
     """The first line of the journal."""
     cases = []
-    for shape, contenders in state.planned.items():
-        cases += [f"{shape}-{contender}" for contender in contenders]
+    for shape, names in state.planned.items():
+        cases += [f"{shape}-{name}" for name in names]
     notes: list[str] = []
     for name, operation in operations.OPERATIONS.items():
         shapes = [shape for shape in state.planned if shape.startswith(f"{name}-")]
@@ -358,6 +374,9 @@ def _metadata(config, state: Session) -> dict:
     header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
     if ranks := hello.get("ranks"):
         header["ranks"] = ranks
+    for operation in map(operations.find, state.planned):
+        if operation.name not in operations.SUITE:
+            header.setdefault("shown", {})[operation.name] = operation.plain
     return header
 
 

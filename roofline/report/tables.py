@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roofline.analysis.fields import FIELDS, Field
+from roofline.analysis.fields import FIELDS
+from roofline.operations.shown import Field, Table
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
 from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
@@ -52,14 +53,17 @@ class Section(NamedTuple):
 
 
 def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
-    """A section of `tables.toml`: a row for each case of `frame` that has its field, and is of its operation if it has
-    one, and `lines` below them."""
+    """A section of `tables.toml`: a row for each case of `frame` that has its field, and `lines` below them."""
     entry = TABLES["sections"][name]
     rows = frame.dropna(subset=entry["of"])
-    if "op" in entry:
-        rows = rows[rows["op"] == entry["op"]]
     table = texts(rows, entry["columns"])
     return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
+
+
+def of_operation(table: Table, rows: DataFrame, fields: Mapping[str, Field]) -> Section:
+    """A table of an operation, of those of its `rows` that have the table's field. `about` may be a journal's."""
+    cells = texts(rows.dropna(subset=table.of), table.columns, fields)
+    return Section(table.title, escaped(table.about), (), cells, long=table.long)
 
 
 def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = FIELDS) -> DataFrame:

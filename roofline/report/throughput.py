@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE
-from roofline.analysis.fields import Field
 from roofline.analysis.records import records_of
 from roofline.analysis.tokens import COLUMNS as BY_TOKENS
 from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
+from roofline.operations.shown import Field
 from roofline.report.format import interval_text
 from roofline.report.tables import Section, declared, escaped, texts
 from roofline.store.run import Run
@@ -22,7 +22,7 @@ FASTEST, LEAST, SUSTAINED, DISPATCHED = (
     BY_TOKENS[name].header for name in ("fastest", "least", "sustained", "dispatched_ratio")
 )
 """Columns of the table by rows of x that say more than their fields do."""
-FIGURES = ("memory_roofline", "attention")
+FIGURES = ("memory_roofline",)
 
 
 def brief(run: Run, frame: DataFrame) -> Section:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roofline.analysis.fields import fields_of, operations_of, shown
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
+from roofline.operations.base import OPERATIONS
+from roofline.operations.contenders import loaded
 from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import ends_text, rate_text, time_text
 from roofline.report.plots import theme
-from roofline.report.tables import Section, declared
+from roofline.report.tables import Section
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -25,7 +29,6 @@ ANALYSES = {"overlap": overlap, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)` and `FIGURES`, of which the first
 stands beside the brief table."""
 
-MOST_FINDINGS = 3
 """On a terminal."""
 
 
@@ -38,9 +41,9 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     run = run or load(folder)
     cases = frame(run).copy(deep=False)
     drawn, pictures = [], {}
-    for name in plots.__all__:
+    for name, draw in _figures(run, cases).items():
         with matplotlib.rc_context():
-            figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
+            figure = draw()
             if figure is not None:
                 drawn += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
@@ -54,6 +57,17 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
         return [report, *drawn]
     page.write_text(html.page(run.metadata["title"], text, pictures), encoding="utf-8")
     return [report, page, *drawn]
+
+
+def _figures(run: Run, cases: DataFrame) -> dict[str, Callable]:
+    """What draws each figure, or returns None where there is nothing to draw: those of the suite, and of operations."""
+    draws: dict[str, Callable] = {}
+    for op in operations_of(run):
+        for name, place in shown(run, op).figures.items():
+            if place:
+                draws[name] = partial(loaded(place), run)
+    draws |= {name: partial(draw, cases) for name, draw in plots.FIGURES.items()}
+    return draws | {name: partial(draw, run) for name, draw in plots.OF_RUN.items()}
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
@@ -73,21 +87,22 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         rows = cases[cases["analysis"] == name]
         if not len(rows):
             continue
-        shown = analysis.brief(run, rows)
-        brief.append(shown)
+        by_fastest = analysis.brief(run, rows)
+        brief.append(by_fastest)
         summary += analysis.summary(rows)
         of_users = run.metadata.get("options", {}).get("users")  # who ask for each of theirs
-        is_long = len(shown.table) > 0 and not of_users
+        is_long = len(by_fastest.table) > 0 and not of_users
         table = tables.texts(rows, tables.TABLES["columns"][name])
-        whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
+        figures = [*analysis.FIGURES[1:]]
+        for op in rows["op"].unique():
+            figures += shown(run, op).figures
+        whole.append(Section(f"All cases: {name}", "", figures, table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
     sections = [*brief, Section("In all", lines=summary), *whole]
     for section in (
         overlap.splits(cases),
-        declared("layers", cases),
-        declared("steps", cases),
-        declared("memory", cases),
+        *_of_operations(run, cases),
         throughput.steady(cases),
         throughput.counted(cases),
     ):
@@ -96,12 +111,39 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     return sections
 
 
+def _of_operations(run: Run, cases: DataFrame) -> list[Section]:
+    """The sections of the tables that operations of the run declare."""
+    fields = fields_of(run)
+    made = []
+    for op in operations_of(run):
+        rows = cases[cases["op"] == op]
+        made += [tables.of_operation(table, rows, fields) for table in shown(run, op).tables]
+    return made
+
+
+def unknown(run: Run) -> list[str]:
+    """A line for each operation of `run` that is not known here: what of it is left out."""
+    lines = []
+    for op in operations_of(run):
+        if op in OPERATIONS:
+            continue
+        journalled = shown(run, op)
+        names = [field.name for field in journalled.fields if field.of]
+        names += journalled.figures
+        if op not in run.metadata.get("shown", {}):
+            names = ["whatever it has of its own: its journal does not say what that is"]
+        if names:
+            lacking = ", ".join(names)
+            lines.append(f"{op} is not known here, and is shown without {lacking}; draw it where it was measured")
+    return lines
+
+
 def _end(run: Run) -> list[Section]:
     """Ceilings, cases without a number, and the conditions of the run."""
     measured = ceilings(run)
     sections = [Section("Ceilings", "" if measured else "None was measured.", lines=measured)]
     on = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]
-    for title, lines in (("Not measured", missing(run)), ("Conditions", on), ("Notes", run.notes)):
+    for title, lines in (("Not measured", missing(run)), ("Conditions", on), ("Notes", [*run.notes, *unknown(run)])):
         if lines:
             sections.append(Section(title, lines=lines))
     return sections
@@ -138,9 +180,9 @@ def terminal(run: Run) -> list[str]:
     """The worst findings, the brief tables, the summary, the ceilings and what was not measured."""
     cases = frame(run)
     worst = findings(run, cases)
-    lines = ["Findings", *worst[:MOST_FINDINGS]]
-    if len(worst) > MOST_FINDINGS:
-        lines.append(f"and {len(worst) - MOST_FINDINGS} more in the report")
+    lines = ["Findings", *worst[: html.MOST_FINDINGS]]
+    if len(worst) > html.MOST_FINDINGS:
+        lines.append(f"and {len(worst) - html.MOST_FINDINGS} more in the report")
     lines.append("")
     for section in body(run, cases):
         shown = []
@@ -149,7 +191,7 @@ def terminal(run: Run) -> list[str]:
             shown = tables.terminal(section.table)
         if shown or section.lines:
             lines += [section.title, *shown, *section.lines, ""]
-    return [*lines, *ceilings(run), *run.notes, *missing(run)]
+    return [*lines, *ceilings(run), *run.notes, *unknown(run), *missing(run)]
 
 
 def markdown(run: Run, sections: Sequence[Section]) -> str:

@@ -27,6 +27,7 @@ class Head:
     cases: list[str] = field(default_factory=list)
     options: dict = field(default_factory=dict)
     ranks: dict = field(default_factory=dict)
+    shown: dict[str, dict] = field(default_factory=dict)
 
 
 @dataclass

@@ -44,7 +44,7 @@ PROBE = "probe"
 """The role of what takes turns with contenders to say where the roof is."""
 
 PART = "part"
-"""The role of a matmul that takes turns alone, beside the gated layers that have it."""
+"""The role of a part of what contenders compute, which takes turns alone beside them."""
 
 AGAIN = "_again"
 """Behind the baseline's name: the baseline once more, as a contender, which says how far equals are apart."""

@@ -57,6 +57,7 @@ def main(plug: int, file: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
     os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the worker's name
     sys.path[:] = request.path or sys.path
+    sys.argv[:] = [""]  # what a user's file may read is not ours
     mark = mmap.mmap(file, 1)
     with suppress(Stopped, KeyboardInterrupt):
         channel.tell(StepBegan(Step.START))

@@ -15,13 +15,6 @@ def few_operands(small_cache):
     """No test here times anything."""
 
 
-@pytest.fixture
-def dtype(device, request) -> torch.dtype:
-    """The first or second of those that a kernel can be tested in here: the interpreter has no bf16, Hopper's TMA
-    kernels no fp32."""
-    return (torch.float16, torch.float32 if device == "cpu" else torch.bfloat16)[request.param]
-
-
 class Operands:
     """x[M, K], w[N, K] and out[M, N] as views of larger arrays: NaN, or what is told, lies `behind` the rows of x and
     w, NaN all over out, and a guard value around out. A kernel that reads or writes past an edge shows it."""

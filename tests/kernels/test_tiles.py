@@ -33,7 +33,7 @@ def test_no_shape_falls_through(arch, kernel):
 @pytest.mark.parametrize("arch", architectures())
 def test_every_entry_says_what_is_known_and_what_was_measured_is_found(arch):
     for entry in table(arch).entries:
-        assert (entry.mma is None) == (table(arch).target is None)
+        assert (entry.mma is None) == (table(arch).target == 0)
         if entry.measured:
             assert entry.measured.keys() >= MEASURED_FIELDS
             shape, gpu = (entry.m_max, entry.n, entry.k), replace(H200, sms=entry.measured.get("sms", H200.sms))
@@ -74,6 +74,8 @@ def test_what_was_measured_comes_before_the_model_on_as_many_sms(on_top):
 
 
 def test_what_is_not_there_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"TPU v5p: SMs.* are needed"):
+        GpuSpec.of_chip(find("TPU v5p"))
     with pytest.raises(ValueError, match=r"persistent.*m=8.*fp32 on sm90.*configs/sm90.json"):
         choose("persistent", "sm90", 8, 8, 8, torch.float32)
 

@@ -1,7 +1,9 @@
 """Matmuls from a user's file: what is taken, what is refused and in which words, and what becomes of them."""
 
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,6 +99,7 @@ def prepare(*places: str, case=CASE, **options) -> PreparedCase:
     [
         ("mine.py", "it is written FILE::NAME or module:NAME"),
         ("no_such.py::f", "there is no file no_such.py"),
+        (f"{Path(__file__).parents[2]}/README.md::f", "README.md is no file that Python imports"),
     ],
 )
 def test_place_that_is_none_is_refused(text, message):
@@ -109,7 +112,7 @@ def test_place_that_is_none_is_refused(text, message):
     [
         ("rihgt", SOURCE, "rihgt is not in it; did you mean right? its functions are right, rough,"),
         ("narrow", SOURCE, "it takes (x, w), and is called as narrow(x, w, out=out)"),
-        ("f", "x = 1\nraise SystemExit('stop here')", "its import failed in line 2: SystemExit: stop here"),
+        ("f", "x = 1\nraise SystemExit('stop here')", "its import failed in line 2: SystemExit: stop here: what ends"),
         ("kernel", KERNEL, "kernel is a kernel; name the function f(x, w, out=None) that launches it"),
     ],
 )
@@ -117,6 +120,17 @@ def test_file_that_cannot_be_loaded_gets_one_line(place, name, source, message):
     problem = matmul.Runner(replace(OPTIONS, users=((place(name, source), ""),))).problem()
     assert message in problem
     assert "\n" not in problem
+
+
+@pytest.mark.parametrize("by", ["{0}/mine.py::f", "kernels.fast:f"])
+def test_a_package_of_a_name_of_ours_is_told_with_both_paths(tmp_path, monkeypatch, by):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "fast.py").write_text("def f(x, w, out=None): pass")
+    (tmp_path / "mine.py").write_text("from kernels.fast import f")
+    monkeypatch.syspath_prepend(tmp_path)
+    both = f"kernels is {Path(vendor.__file__).parent} here, and not {tmp_path}/kernels: rename that, or"
+    with pytest.raises(ValueError, match=re.escape(both)):
+        contenders.load(contenders.parse(by.format(tmp_path)))
 
 
 def test_it_is_measured_beside_the_baseline_alone_and_says_where_it_is_from(place):

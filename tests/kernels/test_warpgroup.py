@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import warpgroup, warpgroup_config
+from kernels import tiles, warpgroup, warpgroup_config
 from kernels.contract import interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
@@ -45,6 +45,11 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
 def test_configurations_for_other_kernels_are_refused(change, message):
     with pytest.raises(ValueError, match=f"{message}; change the configuration"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **change))
+
+
+def test_a_tile_without_roles_is_refused():
+    with pytest.raises(ValueError, match="no tile of two consumers"):
+        warpgroup.prepare(X, X, X, tiles.Config(128, 256, 64, 8, 4))
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 
 from kernels import hopper, workspace
 from kernels.contract import FP8, Kernel, Scales, empty_out, empty_scales, result_dtype
-from kernels.fp8 import quantise, scale_rows, scales_of_rows
-from kernels.gated import gated as gated_matmul
-from kernels.gated import interleaved
+from kernels.fp8 import scale_rows, scales_of_rows
 from kernels.machine.core.faults import FaultError, UnknownError
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import enqueue
-from kernels.machine.trial import difference
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config, table
@@ -244,43 +239,10 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
 
 
-def gated(config: Config, dtype: str, **more) -> Case:
-    """The kernel of kernels.gated, as float64 has it: ragged in M, N and K, two groups of tiles, several tiles to a
-    program."""
-    config = config.changed(group_m=2)
-    m, f, k = 2 * config.block_m + 5, config.block_n - 8, 2 * config.block_k + 16
-
-    def make(seed: int):
-        random = torch.Generator().manual_seed(seed)
-        matrices = [torch.randn(rows, k, generator=random) * k**-0.25 for rows in (m, f, f)]
-        if DTYPES[dtype] == FP8:
-            (x, of_x), (gate, of_gate), (up, of_up) = map(quantise, matrices)
-            scales = of_x, interleaved(of_gate, of_up).T
-        else:
-            x, gate, up = (matrix.to(DTYPES[dtype]) for matrix in matrices)
-            of_x, of_gate, of_up, scales = 1.0, 1.0, 1.0, None
-        out = torch.full((m, f), math.nan, dtype=result_dtype(x.dtype))
-        with grids_of(2):
-            launch = gated_matmul.prepare(x, interleaved(gate, up), out, config, scales)
-        whole_x = x.double() * of_x
-        exact = silu(whole_x @ (gate.double() * of_gate).T) * (whole_x @ (up.double() * of_up).T)
-
-        def wrong() -> str:
-            found = difference(out, exact.to(out.dtype), 0.01)
-            return f"out{list(found[0])} {found[1]}" if found else ""
-
-        return partial(enqueue, launch=launch), wrong
-
-    return Case("gated", f"{config} {dtype}, {m} rows", make, **more)
-
-
 def cases() -> list[Case]:
     """Of all that is registered and in the tables for Hopper, each once."""
     of_title = {}
     for entry in table("sm90").entries:
-        if entry.kernel == "gated":
-            for case in (gated(entry.config, dtype) for dtype in entry.dtypes):
-                of_title[str(case)] = case
         if entry.kernel not in CONTENDERS:
             continue
         kernel = CONTENDERS[entry.kernel].load()

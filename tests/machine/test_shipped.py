@@ -27,7 +27,7 @@ from tests import hopper
 
 MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
 WAITING = [name for name in examples() if name.startswith(("flagged", "pieces"))]
-OTHERS = "attention", "gated"
+OTHERS = hopper.OF_OPERATIONS
 ARMS = "arms", "layers", "copier", "gate", "wait", "clock", "stamp"
 PINNED = 3, 7
 """The release of Triton in constraints.txt."""

@@ -1,8 +1,9 @@
 """Which feature fills each field of fields.toml: in a committed run, or in one that the tests of a file make."""
 
-from roofline.analysis.fields import FIELDS, GROUPS, Field
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame
 from roofline.analysis.tokens import by_tokens
+from roofline.operations.shown import Field
 from roofline.store.run import Run
 
 CPU, GPU, LINK = "amd-epyc-2026-11-24", "nvidia-h200-2026-11-26", "nvidia-h200-2026-11-26-2"
@@ -31,7 +32,6 @@ FEATURES = {
     "split launches": ("test_rehearsal.py", "ranks_per_launch split_slowdown lost_split_s"),
     "call costs": ("test_rehearsal.py", "graph_s host_s"),
     "matmul's choice": ("test_rehearsal.py", "dispatched tuned"),
-    "gated layer": ("test_rehearsal.py", "alone_ratio"),
     "counters": (
         "test_rehearsal.py",
         "dram_bytes dram_of_device_bytes counted_intensity l2_bytes tensor_pipe_share counter_source",
@@ -39,11 +39,6 @@ FEATURES = {
     "decisions": ("test_decision.py", "verdict decided looks"),
     "void link": ("test_gather_run.py", "link_off_pace"),
     "real ranks": ("test_ranks.py", "rank_spread gemm_rank_spread"),
-    "attention": ("test_fields.py", "part batch heads width mask saved_bytes saved_formula_bytes peak_bytes"),
-    "training step": (
-        "test_fields.py",
-        "layers weight_bytes gradient_bytes optimizer_bytes tokens_per_s compile_s",
-    ),
 }
 """Feature -> (run or file, fields of a record). The ends of an interval go with their field."""
 

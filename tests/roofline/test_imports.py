@@ -191,8 +191,9 @@ def test_the_machines_rooms_stand_on_floors():
 
 
 def may_measure(module: str) -> bool:
-    """Return whether `module` is a runner's, which may import what measures, or the trial's."""
-    return module.split(".")[1:2] in (["bench"], ["experiments"])
+    """Return whether `module` is a runner's, which may import what measures, the trial's, or an operation's."""
+    words = module.split(".")
+    return words[1:2] in (["bench"], ["experiments"]) or words[-1] in ("bench", "operation", "figure", "transformer")
 
 
 @pytest.mark.parametrize("package", ["kernels", "collectives"])

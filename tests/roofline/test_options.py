@@ -14,7 +14,7 @@ from conftest import ROOT
 from roofline import operations
 from roofline.commands.cli import main
 from roofline.host.arguments import BENCH
-from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
+from roofline.operations import all_gather_matmul, matmul, weight_prefetch
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import (
     DEVICES,
@@ -147,12 +147,12 @@ def test_cases_go_by_what_was_chosen():
 def test_fp8_is_of_matmuls_on_a_gpu_alone():
     several = options("cuda", dtype="fp8,bf16,fp8_block")
     assert {case.dtype for case in matmul.sweep(several)} == {"fp8", "bf16", "fp8_block"}
-    for sweep in (gathers, prefetches, attention.sweep):
+    for sweep in (gathers, prefetches):
         assert {case.dtype for case in sweep(several)} == {"bf16"}
         assert sweep(options("cuda", dtype="fp8,fp8_block")) == []
-    for operation in (all_gather_matmul.OPERATION, attention.OPERATION):
-        assert operation.lacking(several) == ""
-        assert "fp8 is of matmuls alone" in operation.lacking(options("cuda", dtype="fp8"))
+    operation = all_gather_matmul.OPERATION
+    assert operation.lacking(several) == ""
+    assert "fp8 is of matmuls alone" in operation.lacking(options("cuda", dtype="fp8"))
 
 
 def test_resumed_run_has_the_cases_and_options_of_the_run():

@@ -1,6 +1,7 @@
 """Committed runs and the documents: what they show comes out of the raw samples again, and nothing is overwritten."""
 
 import functools
+import inspect
 import io
 import json
 import lzma
@@ -18,8 +19,9 @@ from matplotlib.image import imread
 import roofline
 from conftest import ROOT
 from results import references, rule
-from roofline.analysis.fields import FIELDS, GROUPS
+from roofline.analysis.fields import FIELDS, GROUPS, own
 from roofline.analysis.records import frame, records_of
+from roofline.operations import OPERATIONS, SUITE
 from roofline.report import plots
 from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
@@ -145,10 +147,17 @@ def test_committed_runs_have_a_dispatcher_by_the_rule_of_their_commit(capsys):
 @pytest.mark.slow
 def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
-    for group in GROUPS:
-        assert f"{references.START}\n{references.schema(group)}\n{references.END}" in readme
+    for group in GROUPS.values():
+        assert f"{references.START}\n{references.schema(group.values())}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - SUITE))
+def test_the_page_of_an_operation_has_the_table_of_its_fields(name):
+    operation = OPERATIONS[name]
+    page = Path(inspect.getfile(operation.sweep)).with_name("README.md")
+    assert references.schema(own(operation).values()) in page.read_text()
 
 
 @pytest.fixture

@@ -146,17 +146,6 @@ def test_baseline_that_was_refused_gives_no_ratio_and_a_host_that_is_often_late_
     assert [record["notes"] for record in records] == ["host late in 4", "throttled: power cap; host late in 4"]
 
 
-def test_attention_of_one_length_has_no_slope_and_no_nan():
-    rows = [
-        {"op": "attention", "contender": name, "m": 256, "mask": "full", "part": part, "batch": 8, "heads": 1,
-         "width": 64, "time_s": 1e-3, "saved_bytes": 1e6 * size}
-        for name, size in (("eager", 3), ("sdpa", 1))
-        for part in ("forward", "backward")
-    ]  # fmt: skip
-    figure = plots.attention(pandas.DataFrame(rows))
-    assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]
-
-
 def test_a_terminal_has_aligned_columns_and_an_empty_one_nowhere():
     rows = [{"shape": shape, "M": m, "notes": ""} for shape, m in (("a", "1"), ("a", "20"), ("b", "3"))]
     table = tables.written(rows)

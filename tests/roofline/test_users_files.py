@@ -93,6 +93,18 @@ def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_
     assert "roofline.measure.prepared has moved" in text
 
 
+@pytest.mark.parametrize(
+    ("argument", "code", "told"),
+    [("--n", 0, "2 passed"), ("n", 2, "norm_matmul.py: its import failed: SystemExit: 2: what ends the process")],
+)
+def test_a_file_that_reads_a_command_line_at_its_head_is_not_given_pytests(run, tmp_path, argument, code, told):
+    head = f"import argparse\np = argparse.ArgumentParser()\np.add_argument('{argument}')\np.parse_args()\n"
+    (tmp_path / "norm_matmul.py").write_text(head + FILE)
+    ended, text = run(f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2")
+    assert ended == code, text
+    assert told in text
+
+
 def test_a_file_that_is_not_there_is_told_in_a_line(run):
     code, text = run("--ffn-operations=norm_matmull.py")
     assert code == 2
@@ -113,9 +125,10 @@ def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
 
 
 CULPRITS = """
-import ctypes, signal, threading, time
+import argparse, ctypes, signal, threading, time
 import torch
 
+argparse.ArgumentParser().parse_args()  # of what a worker is given there is nothing
 CALLS = []
 
 def innocent(x, w, out=None):

@@ -27,6 +27,8 @@ class Turn:
     """Whether it is complete once all threads that have not ended are there: the instruction names no number."""
     arrived: dict[Any, Clock] = field(default_factory=dict)
     clock: Clock | None = None
+    votes: list[np.ndarray] = field(default_factory=list)
+    """What the lanes of each warp vote, where the barrier reduces that."""
 
     def end(self) -> None:
         self.clock = joined(self.arrived.values())

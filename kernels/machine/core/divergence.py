@@ -67,6 +67,11 @@ def not_ended(w) -> np.ndarray:
     return lanes
 
 
+def all_here(w) -> bool:
+    """Whether all lanes that have not ended execute the current instruction."""
+    return w.mask is None or not (not_ended(w) & ~w.mask).any()
+
+
 def is_complete(w, group: Group) -> bool:
     """Whether the group's next instruction needs no lane that is elsewhere."""
     step = w.program.steps[group.pc]

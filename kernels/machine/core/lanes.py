@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .faults import LanesError, RaceError
-from .order import KNOWN, Clock
+from .order import ALL_ROWS, KNOWN, Attempt, Clock
 from .registers import LANES
 
 COLLECTIVE = LANES
@@ -148,7 +148,7 @@ class Lanes:
             return clock
         self.parted = True
         released = clock.copy()
-        released.lower(self.agent, known[missed].min())
+        released.put(self.agent, np.minimum(clock.of(self.agent, 1, ALL_ROWS), known[missed].min()))
         released.lanes[self.agent] = np.where(lanes, clock.item(KNOWN, self.agent), known)
         return released
 
@@ -172,15 +172,16 @@ class Lanes:
         late[LANES] = np.bitwise_or.reduce(late[:LANES])
         return late
 
-    def access(self, memory, places, who: np.ndarray, epoch: int, instruction, *, writes: bool, strong: bool) -> None:
+    def access(self, memory, places, who: np.ndarray, attempt: Attempt, *, writes: bool) -> None:
         """Note an access by lanes. Raises RaceError where another lane accessed these bytes, and the two have not met
         since; where there was a shuffle or a vote, the ledger bears LanesError."""
-        self.latest = epoch
-        self.each[... if who[0] == COLLECTIVE else who] = epoch
-        entry = Entry(places, who, epoch, strong)
-        self._check(self.writes.get(memory), entry, instruction, "overwrites" if writes else "reads")
+        access = memory.ledger.accesses[attempt.number]
+        self.latest = access.epoch
+        self.each[... if who[0] == COLLECTIVE else who] = access.epoch
+        entry = Entry(places, who, access.epoch, access.scope is not None)
+        self._check(self.writes.get(memory), entry, attempt, "overwrites" if writes else "reads")
         if writes:
-            self._check(self.reads.get(memory), entry, instruction, "overwrites")
+            self._check(self.reads.get(memory), entry, attempt, "overwrites")
         if not writes and not isinstance(places, slice) and who[0] != who[-1] and (places == places[0]).all():
             return  # a scalar, which the warp loads as one
         noted = self.writes if writes else self.reads
@@ -188,21 +189,21 @@ class Lanes:
             noted[memory] = Notes(memory, writes)
         noted[memory].put(entry)
 
-    def _check(self, notes: Notes | None, entry: Entry, instruction, does: str) -> None:
+    def _check(self, notes: Notes | None, entry: Entry, attempt: Attempt, does: str) -> None:
         if notes is None:
             return
         if notes.latest <= self.met and not self.parted:
             notes.clear()
         start, stop = entry.span
-        if notes.latest <= self.met or stop <= notes.start or notes.stop <= start:
-            return
+        if notes.latest > self.met and start < notes.stop and notes.start < stop:
+            self._compare(notes, entry, attempt, does)
+
+    def _compare(self, notes: Notes, entry: Entry, attempt: Attempt, does: str) -> None:
         notes.settle(self.met)
-        epochs = notes.epochs[entry.places].reshape(-1)
+        signed = notes.epochs[entry.places].reshape(-1)
         if entry.strong:
-            epochs = np.maximum(epochs, 0)  # strong accesses conflict with none of their kind
-        epochs = np.abs(epochs)
-        if epochs.max() <= self.met:
-            return
+            signed = np.maximum(signed, 0)  # strong accesses conflict with none of their kind
+        epochs = np.abs(signed)
         who = entry.lanes
         held = notes.lanes[entry.places].reshape(-1)
         late = np.zeros(len(who), np.uint32)
@@ -212,11 +213,17 @@ class Lanes:
             late[held & BITS[who] == BITS[who]] = 0
         if not late.any():
             return
-        first = int(np.argmax(late != 0))
+        hit = late != 0
+        first = int(np.argmax(hit))
         memory = notes.memory
-        byte = np.arange(len(memory.data))[entry.places].item(first)
+        places = np.arange(len(memory.data))[entry.places].reshape(-1)
         did = "wrote" if notes.wrote else "read"
-        text = f"{instruction} {does} {memory.name} that another lane of the warp {did}, with no order between"
+        text = f"{attempt.instruction} {does} {memory.name} that another lane of the warp {did}, with no order between"
+        kind = RaceError
         if epochs[first] <= self.shuffled:
-            return memory.ledger.bear(LanesError(f"{text} but a shuffle or a vote", memory, byte, self.agent))
-        raise RaceError(text, memory, byte, self.agent)
+            kind = LanesError
+            text += " but a shuffle or a vote"
+        fault = kind(text, memory, places.item(first), self.agent)
+        is_equal = notes.wrote and (signed[hit] > 0).all() and memory.holds(places[hit], attempt.stored, hit)
+        if memory.ledger.accepts(fault, attempt, epochs[first], is_equal):
+            self.met = epochs[first]

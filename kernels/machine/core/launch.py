@@ -1,6 +1,8 @@
 """A launch, and the CTAs of its grid."""
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,19 +38,27 @@ class Launch:
     """Addresses of its module's variables."""
     addresses: dict[str, int] = field(default_factory=dict)
     """Addresses of its parameters: a tensor map has its own, and others lie in `image`, which begins at PARAMETERS."""
+    ways: dict[int, list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Of each cluster that has ended: the rank of each CTA, and each warp's number and way."""
     begun: int = 0
     start: Clock | None = None
     end: Clock | None = None
 
     def __post_init__(self) -> None:
-        self.grid = self.left = math.prod(self.shape)
+        self.grid = math.prod(self.shape)
+        self.run(range(self.grid))
         image = b""
         for name, value in self.parameters.items():
             image += bytes(-len(image) % PARAMETER_BYTES)
-            is_map = isinstance(value, int) and self.program.kernel.parameters[name] > 8
+            is_map = isinstance(value, int) and self.program.kernel.parameters[name].size > 8
             self.addresses[name] = value if is_map else PARAMETERS + len(image)
             image += value if isinstance(value, bytes) else (value % 2**64).to_bytes(8, "little")
         self.image = np.frombuffer(image, np.uint8)
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Run no CTAs but those of these numbers, in whole clusters."""
+        self.numbers = numbers
+        self.left = len(numbers)
 
     @property
     def clusters(self) -> range:
@@ -61,7 +71,7 @@ class Cta:
         self.machine = machine
         self.launch = launch
         self.program = program = launch.program
-        self.number = launch.begun
+        self.number = launch.numbers[launch.begun]
         self.cluster = cluster
         self.rank = len(cluster.ctas)
         self.ended = False
@@ -71,7 +81,8 @@ class Cta:
         self.count = program.warps
         self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
         readers = Agent.BULK_WRITES * self.count if program.cluster == 1 else program.cluster * program.agents
-        self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
+        data = np.full(program.shared_bytes, machine.fill, np.uint8)
+        self.shared = Shared(machine.ledger, data, self.first, cluster.ctas[0].first, readers)
         self.scope = Scope("cta", launch.device, self.first, cluster.ctas[0].first)
         # The warps of the cluster's other CTAs, which a scope of this CTA does not reach.
         self.unreached = np.zeros((program.cluster, program.agents), bool)
@@ -94,6 +105,7 @@ class Cta:
     def end(self) -> None:
         """Release the memory that nobody looks at any more."""
         self.ended = True
+        self.launch.ways[self.first >> CLUSTER_BITS] += [(self.rank, warp.number, warp.way) for warp in self.warps]
         self.shared.end()
         self.loads_by.clear()
         for warp in self.warps:

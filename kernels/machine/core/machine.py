@@ -17,10 +17,11 @@ from .cluster import Cluster, check_end
 from .divergence import choose, run_in_lanes
 from .faults import FaultError, StuckError, TmaError
 from .launch import Cta, Launch
-from .memory import REGION_BITS, GlobalMemory
-from .order import CLUSTER_BITS, GENERIC, GLOBAL, SHARED, Clock, Ledger, joined
+from .memory import EMPTY, REGION_BITS, GlobalMemory
+from .order import CLUSTER_BITS, GLOBAL, SHARED, Attempt, Clock, Ledger, joined
 from .pool import Pool
 from .program import ALL_LANES, LANES, NO_LANES, Program
+from .ptx import Instruction
 from .stall import Stall
 from .warp import KINDS, Event, Warp, check_operands
 
@@ -39,11 +40,15 @@ class Machine:
         self.rng = random.Random(seed)
         self.slots = slots
         self.budget = budget
+        self.fill = EMPTY  # each byte of shared memory that nobody has written
+        self.sms = 132  # multiprocessors of a device, as an H100 has
         self.ledger = Ledger()
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of a module's variables, by device
         self.problems: list[str] = []  # in the code of the launches, found without running it
+        self.arrivals: dict[Instruction, bool] = {}
+        """Arrivals at mbarriers that were executed: whether by all lanes of each warp, each for itself."""
         self.hosts: list[Any] = []
         """Threads of the host. Each has `begin(width)`, and `steps`, a generator that yields between two steps."""
         self.events: dict[Event, None] = {}  # under way
@@ -100,7 +105,7 @@ class Machine:
         self.clusters += 1
         number = self.ledger.note(launch.first << CLUSTER_BITS, 1, "a kernel of torch's")
         region, start = self.memory.region(address, launch), address % (1 << REGION_BITS)
-        region.note_write(slice(start, start + size), Clock(1), GENERIC, number, launch)
+        region.note_write(slice(start, start + size), Attempt(Clock(1), number, launch))
         self.launches.append(launch)
         return len(self.launches) - 1
 
@@ -115,15 +120,21 @@ class Machine:
         for launch in self.launches:
             launch.start = Clock(width)
             launch.end = Clock(width, ended=frozenset([launch.clusters]))
-        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS}
+        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS[:4]}
+        self.weights[KINDS[4]] = self.weights[KINDS[0]]  # seeds keep their orders of events
         # A host thread's weight, as a part of that of all others: what waits for it must not starve.
         self.host_weight = 10 ** self.rng.uniform(-3, 0)
         self._begin()
-        with np.errstate(all="ignore"):
-            while self._turn():
-                pass
-        if self.ledger.borne:
-            raise self.ledger.borne
+        try:
+            with np.errstate(all="ignore"):
+                while self._turn():
+                    pass
+        except Exception:
+            if self.ledger.early:  # which may have led to it
+                raise self.ledger.early from None
+            raise
+        if fault := self.ledger.early or self.ledger.borne:
+            raise fault
 
     def begin(self, event: Event) -> None:
         """Begin an event: the hardware may do it once the events that it comes after are done."""
@@ -140,7 +151,7 @@ class Machine:
             return False
         total = self.able.total
         if not total:
-            raise self._stuck("nobody can go on")
+            raise StuckError("nobody can go on")
         at = self.rng.random() * (1 + self.host_weight * len(self.hosts))
         if at >= 1:
             host = self.hosts[min(int((at - 1) / self.host_weight), len(self.hosts) - 1)]
@@ -155,10 +166,6 @@ class Machine:
         else:  # another warp was faster
             self._wait(chosen)
         return True
-
-    def _stuck(self, text: str) -> StuckError:
-        waiting = "\n".join(warp.at() for warp in self.warps)
-        return StuckError(f"{text}:\n{waiting}")
 
     def _happen(self, event: Event) -> None:
         del self.events[event]
@@ -177,7 +184,7 @@ class Machine:
 
     def _go_on(self, warp: Warp) -> None:
         if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(warp):
-            raise self._stuck("all that can go on repeat themselves, and nothing changes any more")
+            raise StuckError("all that can go on repeat themselves, and nothing changes any more")
         self._advance(warp)
         cluster = warp.cta.cluster
         if not warp.alive:
@@ -214,19 +221,19 @@ class Machine:
                 for cta in self.ctas:
                     if cta.launch is launch:
                         self._wake(cta.cluster)
-            if launch.begun == launch.grid or not (launch.is_free or launch.is_early):
+            if launch.begun == len(launch.numbers) or not (launch.is_free or launch.is_early):
                 continue
             if not launch.begun and launch.after:
                 last = self.launches[launch.after[-1]]
                 if not launch.is_early:
                     launch.start = self.known_after(launch)
-                elif last.begun < last.grid or any(cta.launch is last and not cta.lets for cta in self.ctas):
+                elif last.begun < len(last.numbers) or any(cta.launch is last and not cta.lets for cta in self.ctas):
                     continue
                 elif last.waited and last.after:
                     launch.start = self.known_after(last)
             here = self.held[launch.device]
             room, size = (self.slots or launch.grid + here) - here, launch.program.cluster
-            for _ in range(min(launch.grid - launch.begun, room) // size):
+            for _ in range(min(len(launch.numbers) - launch.begun, room) // size):
                 cluster = Cluster()
                 for _ in range(size):
                     self.ctas[cta := Cta(self, launch, cluster)] = None
@@ -253,7 +260,7 @@ class Machine:
         for warp in cta.warps:
             if warp.alive:
                 return False
-        for kind in ("TMA load", "cp.async"):
+        for kind in ("TMA load", "cp.async", "st.async"):
             if cta.under_way[kind]:
                 raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {kind} is on its way")
         if cta.program.cluster > 1:
@@ -297,6 +304,7 @@ class Machine:
                             warp.pc += 1
                             continue
                         warp.mask = mask
+                at = warp.pc
                 ready = step.run(warp)
                 if ready is not None:
                     if warp.lanes is None:
@@ -306,9 +314,10 @@ class Machine:
                     continue
                 if warp.operands:
                     check_operands(warp, 1)
+                warp.way = hash((warp.way, at))
                 warp.pc += 1
                 if warp.alive and self.executed > self.budget:
-                    raise StuckError(f"more than {self.budget} instructions")
+                    raise StuckError(f"more than {self.budget} instructions: it hangs, or takes a larger budget")
                 if not warp.alive or (step.visible and self.rng.random() >= self.calm):
                     return
         except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:

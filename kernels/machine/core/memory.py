@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from .faults import BoundsError, RaceError, UninitialisedError
-from .order import GENERIC, KNOWN, Clock, Ledger, Releases, Replicas
+from .order import CLUSTER_BITS, GENERIC, KNOWN, Attempt, Clock, Ledger, Released, Replicas, joined
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
@@ -31,6 +31,8 @@ Places = np.ndarray | slice
 """An index of bytes: [n, size], or a slice where all of them follow one another."""
 Which = np.ndarray | slice
 """An index of accesses: some of them, or EVERY."""
+OfBytes = dict[int, np.ndarray]
+"""An item for each byte of arrays, by the address in this process where an array begins."""
 
 
 @lru_cache(maxsize=64)
@@ -63,6 +65,8 @@ def starts(places: Places, size: int) -> list[int]:
     return places[:, ::size].reshape(-1).tolist()
 
 
+MANY = -1
+"""Stands for several clusters."""
 READS = "reads {} that {} wrote"
 OVERWRITES = "overwrites {} that {} wrote"
 READ_BEFORE = "overwrites {} that {} reads"
@@ -85,7 +89,8 @@ class Noted:
         self.number = number
         self.writes = np.zeros(len(data), np.int32)
         self.reads = np.zeros((len(data), *readers), np.int32)
-        self.releases = Releases()
+        self.released: dict[int, Released] = {}
+        """What was released at each address. A warp that reads there with acquire semantics then knows it."""
 
     def places(self, at: Addresses, size: int, instruction, unit: int) -> Places:
         """The bytes of accesses, of `size` bytes each. Raises BoundsError unless all are inside and at multiples of
@@ -97,14 +102,14 @@ class Noted:
         else:
             every = range(places.start, places.stop, size)
             every = [*every[:2], every[-1]]  # the others are as far apart
-        for at in min(every), max(every):
-            if not 0 <= at <= len(self.data) - size:
-                message = f"{instruction}: byte {at} of {self.name} of {len(self.data)} bytes"
-                raise BoundsError(message, self, at)
         for at in every:
-            if at % unit:
-                message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
-                raise BoundsError(message, self, at)
+            problem = ""
+            if not 0 <= at <= len(self.data) - size:
+                problem = f" of {len(self.data)} bytes"
+            elif at % unit:
+                problem = f"; its address is no multiple of {unit}"
+            if problem:
+                raise BoundsError(f"{instruction}: byte {at} of {self.name}{problem}", self, at)
         return places
 
     def load(self, places: Places, size: int) -> Rows:
@@ -126,35 +131,57 @@ class Noted:
         inside = self.covered[places]
         if not inside.all():
             byte = self.bytes_at(places, ~inside).item(0)
-            raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
+            message = f"{instruction}: byte {byte} of {self.name}; it is written, and no argument covers it"
+            raise BoundsError(message, self, byte)
 
-    def unknown(self, agent: int, epoch: int, clock: Clock, places: np.ndarray, *, wrote: bool) -> np.ndarray:
-        """Those of some bytes at which a clock does not cover what a warp did: it may cover some of its lanes."""
-        if agent not in clock.lanes:
-            return places
-        warp = self.ledger.accesses[self.ledger.latest[agent]].by
-        return warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
+    def conflict(
+        self, access: tuple[int, int], places: np.ndarray, attempt: Attempt, text: str, *, wrote=False, is_equal=False
+    ) -> None:
+        """Let the ledger decide on an access, by its agent and epoch, which an attempt's clock does not cover at these
+        bytes. Of a warp it may cover some lanes."""
+        agent, epoch = access
+        clock = attempt.clock
+        if agent in clock.lanes:
+            warp = self.ledger.accesses[self.ledger.latest[agent]].by
+            places = warp.among.beyond(clock.lanes[agent] >= epoch, self, places, wrote=wrote)
+        if places.size:
+            fault = RaceError(f"{attempt.instruction} {text}", self, places.item(0), agent)
+            if self.ledger.accepts(fault, attempt, epoch, is_equal):
+                clock.learn(agent, epoch)
 
-    def compare(self, noted, places: Places, clock: Clock, row: int, number: int, instruction, did: str) -> None:
-        """Raise RaceError if an access that is `noted` there is not ordered before the one that has this number."""
+    def compare(self, noted, places: Places, attempt: Attempt, did: str) -> None:
+        """Raise RaceError if an access that is `noted` there is not ordered before the one that is attempted."""
         numbers = noted[places]
+        clock, number, _, row, stored = attempt
         scope = self.ledger.accesses[number].scope
+        wrote = noted is self.writes
         for late in self.ledger.unordered(numbers, clock, row, scope):
-            late_bytes = self.bytes_at(places, numbers == late.number)
-            unknown = self.unknown(late.agent, late.epoch, clock, late_bytes, wrote=noted is self.writes)
-            if unknown.size:
-                break
-        else:
+            held = numbers == late.number
+            late_bytes = self.bytes_at(places, held)
+            missing = "with no order between"
+            if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
+                missing = "with no fence.proxy.async after it"
+                if row == GENERIC:
+                    missing = "and an mbarrier between them is used with a scope that does not reach so far"
+            elif scope and late.scope:
+                missing = "and one of their scopes does not reach the other"
+            text = f"{did.format(self.name, late)}, {missing}"
+            is_equal = wrote and late.is_plain and self.holds(late_bytes, stored, held)
+            self.conflict((late.agent, late.epoch), late_bytes, attempt, text, wrote=wrote, is_equal=is_equal)
+
+    def publish(self, address: int, released: Released, *, read: bool) -> None:
+        """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
+        the release pattern; any other ends it (8.9.2)."""
+        if read and not released:
             return
-        missing = "with no order between"
-        if late.generic and clock.item(KNOWN, late.agent) >= late.epoch:
-            missing = "with no fence.proxy.async after it"
-            if row == GENERIC:
-                missing = "and an mbarrier between them is used with a scope that does not reach so far"
-        elif scope and late.scope:
-            missing = "and one of their scopes does not reach the other"
-        message = f"{instruction} {did.format(self.name, late)}, {missing}"
-        raise RaceError(message, self, unknown.item(0), late.agent)
+        kept = dict(self.released.get(address, ())) if read else {}
+        for scope, clock in released.items():
+            kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock
+        self.released[address] = kept
+
+    def holds(self, places: np.ndarray, stored: Rows | None, which: np.ndarray) -> bool:
+        """Whether bytes are already what a store leaves there: those of its bytes that `which`, one for each, says."""
+        return stored is not None and np.array_equal(self.data[places], stored.reshape(which.shape)[which])
 
 
 class Shared(Noted):
@@ -162,39 +189,35 @@ class Shared(Noted):
 
     name = "shared memory"
 
-    def __init__(self, ledger: Ledger, size: int, number: int, first: int, readers: int):
-        data = np.full(size, EMPTY, np.uint8)
+    def __init__(self, ledger: Ledger, data: np.ndarray, number: int, first: int, readers: int):
         super().__init__(ledger, data, number, readers)
         self.first = first
         self.replicas = Replicas()
 
-    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+    def note_read(self, places: Places, attempt: Attempt) -> None:
         numbers = self.writes[places]
-        if np.count_nonzero(numbers) < numbers.size:
+        if self.ledger.bears and np.count_nonzero(numbers) < numbers.size:
             byte = self.bytes_at(places, numbers == 0).item(0)
-            raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        self.compare(self.writes, places, clock, row, number, instruction, READS)
-        read = self.ledger.accesses[number]
+            error = UninitialisedError(f"{attempt.instruction} reads shared memory that nobody wrote", self, byte)
+            self.ledger.early = self.ledger.early or error
+        self.compare(self.writes, places, attempt, READS)
+        read = self.ledger.accesses[attempt.number]
         self.reads[places, read.agent - self.first] = -read.epoch if read.scope else read.epoch
 
-    def note_write(
-        self, places: Places, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None
-    ) -> None:
-        """`of_writers`: a clock that knows more of other writes than `clock`."""
-        self.compare(self.writes, places, of_writers or clock, row, number, instruction, OVERWRITES)
+    def note_write(self, places: Places, attempt: Attempt, of_writers: Clock | None = None) -> None:
+        """`of_writers`: a clock that knows more of other writes than the attempt's."""
+        clock = attempt.clock
+        self.compare(self.writes, places, attempt._replace(clock=of_writers or clock), OVERWRITES)
         reads = self.reads[places]
-        if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
+        if not self.ledger.accesses[attempt.number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
-        late = reads > clock.of(self.first, reads.shape[-1], min(row, KNOWN))
+        late = reads > clock.of(self.first, reads.shape[-1], min(attempt.row, KNOWN))
         for reader in np.unique(late.nonzero()[-1]).tolist() if late.any() else ():
             late_bytes = self.bytes_at(places, late[..., reader])
-            agent = self.first + reader
-            unknown = self.unknown(agent, reads[..., reader].max(), clock, late_bytes, wrote=False)
-            if not unknown.size:
-                continue
-            message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, unknown.item(0), agent)
-        self.writes[places] = number
+            access = self.first + reader, reads[..., reader].max()
+            text = f"overwrites {self.name} while reader {reader} of the CTA may still read it"
+            self.conflict(access, late_bytes, attempt, text)
+        self.writes[places] = attempt.number
 
     def end(self) -> None:
         """Release the memory, which nobody may access any more. It keeps its length."""
@@ -206,36 +229,42 @@ class Region(Noted):
     """An array in global memory."""
 
     name = "global memory"
+    readers: np.ndarray | None = None
+    """The number of the cluster that reads each byte, or MANY; 0 for nobody. None where nobody asks."""
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
-    def note_read(self, places: Places, clock: Clock, row: int, number: int, instruction) -> None:
+    def note_read(self, places: Places, attempt: Attempt) -> None:
         if self.empty is not None:
             early = self.empty[places] & (self.writes[places] == 0)
             if early.any():
                 byte = self.bytes_at(places, early).item(0)
-                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", self, byte)
-        self.compare(self.writes, places, clock, row, number, instruction, READS)
-        self.reads[places] = number
+                raise UninitialisedError(f"{attempt.instruction} reads global memory that nobody wrote", self, byte)
+        self.compare(self.writes, places, attempt, READS)
+        self.reads[places] = attempt.number
+        if self.readers is not None:
+            program = self.ledger.accesses[attempt.number].agent >> CLUSTER_BITS
+            before = self.readers[places]
+            self.readers[places] = np.where((before == 0) | (before == program), program, MANY)
 
-    def note_write(
-        self, places: Places, clock: Clock, row: int, number: int, instruction, of_readers: Clock | None = None
-    ) -> None:
-        """`of_readers`: a clock that knows more of reads than `clock`."""
-        self.compare(self.writes, places, clock, row, number, instruction, OVERWRITES)
-        self.compare(self.reads, places, of_readers or clock, min(row, KNOWN), number, instruction, READ_BEFORE)
-        self.writes[places] = number
+    def note_write(self, places: Places, attempt: Attempt, of_readers: Clock | None = None) -> None:
+        """`of_readers`: a clock that knows more of reads than the attempt's."""
+        self.compare(self.writes, places, attempt, OVERWRITES)
+        after_reads = attempt._replace(clock=of_readers or attempt.clock, row=min(attempt.row, KNOWN))
+        self.compare(self.reads, places, after_reads, READ_BEFORE)
+        self.writes[places] = attempt.number
 
 
 class GlobalMemory:
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
+        self.notes_readers = False
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
-        self.covered: dict[int, np.ndarray] = {}  # as in the region of an array, by the array's address in this process
-        self.empty: dict[int, np.ndarray] = {}  # likewise, for each byte
+        self.covered: OfBytes = {}  # as in the region of an array
+        self.empty: OfBytes = {}  # likewise
         # Fences by the address of a map: the numbers of the writes that a fence covers, its agent and its epoch.
         self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 
@@ -250,6 +279,8 @@ class GlobalMemory:
         region = Region(self.ledger, data, -number)
         region.covered = self.covered.get(start)
         region.empty = self.empty.get(start)
+        if self.notes_readers:
+            region.readers = np.zeros(len(data), np.int32)
         self.regions.append(region)
         return number << REGION_BITS
 

@@ -14,14 +14,15 @@ Two accesses that conflict and are not ordered are a fault whichever came first:
 not only the unlucky one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .faults import FaultError
+from .faults import FaultError, LanesError
 
 GENERIC, KNOWN, SHARED, GLOBAL = range(4)
 UNFENCED = slice(GENERIC, SHARED)
@@ -31,6 +32,8 @@ FOREVER = 2**31 - 1
 Agent = IntEnum("Agent", "WARP WGMMA BULK_READS BULK_WRITES CP_ASYNC MBARRIER", start=0)
 """The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
 BULK_WRITES read the CTA's shared memory."""
+EQUAL, ACCEPTED = "equal", "accepted"
+"""Why a race is no fault."""
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
@@ -70,6 +73,11 @@ class Access:
     scope: Scope | None
     """The scope of a strong access, which is an atomic, volatile, or has semantics; None for a weak one."""
     number: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether lanes of a warp make it, without semantics: not the hardware for them, and no atomic."""
+        return self.generic and not self.scope and getattr(self.by, "agent", None) == self.agent
 
     def __str__(self) -> str:
         return f"{self.by}, at {self.instruction} or behind it," if self.instruction else str(self.by)
@@ -124,9 +132,9 @@ class Clock:
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
-    def lower(self, agent: int, epoch: int) -> None:
-        """Know no more of an agent than up to an epoch."""
-        self.put(agent, np.minimum(self.of(agent, 1, ALL_ROWS), epoch), count=1)
+    def learn(self, agent: int, epoch: int) -> None:
+        """Know at least as much of an agent as up to an epoch."""
+        self.put(agent, np.maximum(self.of(agent, 1, ALL_ROWS), epoch))
 
     def knowing(self, agents: Iterable[int]) -> "Clock":
         """A clock that also knows all that these agents ever do."""
@@ -163,12 +171,28 @@ class Clock:
                 np.maximum(block[row], block[KNOWN], out=fenced[row])
 
 
+Released = dict[Scope, Clock]
+"""What is released, or acquired, by the scope of that."""
+
+
 def joined(clocks: Iterable[Clock]) -> Clock:
     first, *others = clocks
     total = first.copy()
     for clock in others:
         total.join(clock)
     return total
+
+
+class Attempt(NamedTuple):
+    """An access that is about to be made: what its agent knows, and the access's number in the ledger."""
+
+    clock: Clock
+    number: int
+    instruction: Any
+    row: int = GENERIC
+    """The row of the clock that it goes by."""
+    stored: np.ndarray | None = None
+    """[n, size]: the bytes that a plain store by the lanes of a warp leaves; None for any other access."""
 
 
 class Ledger:
@@ -178,13 +202,36 @@ class Ledger:
         self.accesses = [Access(0, 0, "nobody", None, False, None, 0)]
         self.latest: dict[int, int] = {}
         self.borne: FaultError | None = None
-        """The first of faults that are raised at the end of a run alone, since others matter more."""
-        self.bears_none = False
+        """The first of faults that are raised at the end of a run alone, since others matter more, or since they may be
+        consequences of `early`."""
+        self.bears = True
+        """Whether faults wait for the end of the run, as where it is judged."""
+        self.early: FaultError | None = None
+        """The first read of shared memory that nobody has written, which may not matter."""
+        self.strict = True
+        """Whether stores of equal bytes race like any other."""
+        self.accept: Sequence[str] = ()
+        """The places of accesses whose races are only counted."""
+        self.told: Counter[tuple[str, str]] = Counter()
+        """How many races are no fault, by why, EQUAL or ACCEPTED, and the place of an access."""
 
-    def bear(self, fault: FaultError) -> None:
-        if self.bears_none:
+    def accepts(self, fault: FaultError, attempt: Attempt, epoch: int, is_equal: bool = False) -> bool:
+        """Whether a race with what `fault.agent` did in this epoch is accepted: then the two are ordered from now on.
+        `is_equal`: both store the same bytes, which is only noted. Raises any other fault, or bears it."""
+        if is_equal and not self.strict:
+            self.told[EQUAL, attempt.instruction.place] += 1
+            return False
+        places = {getattr(attempt.instruction, "place", "")}
+        for access in self.accesses if self.accept else ():
+            if (access.agent, access.epoch) == (fault.agent, epoch):
+                places.add(getattr(access.instruction, "place", ""))
+        for place in places.intersection(self.accept):
+            self.told[ACCEPTED, place] += 1
+            return True
+        if not self.bears or not (self.early or isinstance(fault, LanesError)):
             raise fault
         self.borne = self.borne or fault
+        return False
 
     def note(
         self,
@@ -234,20 +281,3 @@ class Replicas:
         agents = self.agents.setdefault((store, turn, content), [])
         agents.append(agent)
         return agents[:-1]
-
-
-class Releases:
-    """What was released at each address of a memory. A warp that reads there with acquire semantics then knows it."""
-
-    def __init__(self) -> None:
-        self.at: dict[int, dict[Scope, Clock]] = {}
-
-    def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
-        """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
-        the release pattern; any other ends it (8.9.2)."""
-        if read and not released:
-            return
-        kept = dict(self.at.get(address, ())) if read else {}
-        for scope, clock in released.items():
-            kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock
-        self.at[address] = kept

@@ -25,6 +25,8 @@ NO_LANES = np.zeros(LANES, bool).tobytes()
 Ready = Callable[[], bool]
 """A condition that a warp waits for: whether it may go on. Most often it is an `Until`."""
 Effect = Callable[[Any], Ready | None]
+Get = Callable[[Any], np.ndarray]
+"""A function of a warp that gives the value of an operand."""
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
 """Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
 them."""
@@ -49,6 +51,8 @@ SPECIAL_ROWS = """
 %cluster_nctarank | full(w.program.cluster)
 %laneid | LANE
 %warpid | full(w.number)
+%smid | full(w.cta.number % w.cta.machine.sms)
+%nsmid | full(w.cta.machine.sms)
 %lanemask_eq | BIT
 %lanemask_lt | BIT - 1
 %lanemask_le | BIT + BIT - 1
@@ -177,7 +181,7 @@ class Program:
         """The x, y and z of each warp's lanes."""
         self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)
         self.empty = []
-        for kind in map(kernel.kind, self.numbers):
+        for kind in map(kernel.kinds.get, self.numbers):
             start = 0 if kind == "pred" else -1 % 2 ** bits(kind)
             self.empty.append(full(start, storage(kind)))
 
@@ -240,7 +244,7 @@ class Program:
         if name == "_":
             return "pass"
         place = f"w.r[{self.register(name)}]"
-        declared = self.kernel.kind(name)
+        declared = self.kernel.kinds.get(name)
         if numpy_name(kind) != storage(declared):
             change = "view" if bits(kind) == bits(declared) else "astype"
             source = f"({source}).{change}({storage(declared)})"
@@ -260,7 +264,7 @@ class Program:
     # Operands.
 
     def register(self, name: str) -> int:
-        if self.kernel.kind(name) is None:
+        if self.kernel.kinds.get(name) is None:
             raise UnknownError(f"{name} is no register")
         return self.numbers.setdefault(name, len(self.numbers))
 
@@ -275,7 +279,7 @@ class Program:
         address = self.symbol(name)
         if address and kind != "pred":
             return f"full({address} + {int(offset or '0', 0)}, i8).astype({wanted})"
-        declared = self.kernel.kind(text)
+        declared = self.kernel.kinds.get(text)
         if declared is None:
             self.constants.append(_constant(text, kind))
             return f"c[{len(self.constants) - 1}]"
@@ -298,7 +302,7 @@ class Program:
             return str(self.kernel.locals[name][0])
         return None
 
-    def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
+    def get(self, text: str, kind: str) -> Get:
         """A function of a warp that gives an operand's value."""
         return eval(f"lambda w: {self.read(text, kind)}", self.names)
 
@@ -334,7 +338,7 @@ class Program:
     def puts(self, vector: str, kind: str) -> list[Callable]:
         return [self.put(name, kind) for name in names_in(vector)]
 
-    def address(self, text: str) -> Callable[[Any], np.ndarray]:
+    def address(self, text: str) -> Get:
         """A function of a warp that gives the addresses, int64, of `[register + offset]` or `[number]`."""
         match = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not match:
@@ -348,7 +352,7 @@ class Program:
         if start:
             return eval(f"lambda w: full({start} + {offset}, i8)", self.names)
         self.register(base)
-        width = bits(self.kernel.kind(base))
+        width = bits(self.kernel.kinds.get(base))
         register = self.get(base, f"b{width}")
         if width == 32:  # the sum has 32 bits too
             return lambda w: (register(w) + np.uint32(offset % 2**32)).view(np.int32).astype(np.int64)
@@ -356,7 +360,7 @@ class Program:
             return lambda w: register(w).view(np.int64)
         return lambda w: register(w).view(np.int64) + offset
 
-    def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
+    def shared_address(self, text: str) -> Get:
         """A function of a warp that gives the offsets of the addresses in its own CTA's shared memory."""
         get = self.address(text)
         return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)

@@ -75,10 +75,8 @@ class Function:
 @dataclass
 class Kernel:
     name: str
-    parameters: dict[str, int]
-    """Bytes of each parameter, in their order."""
-    parameter_kinds: dict[str, str]
-    """The type of each parameter: u32, f32, ..., or "" for a structure."""
+    parameters: dict[str, "Variable"]
+    """In their order."""
     block: tuple[int, int, int]
     registers_a_thread: int
     """.maxnreg, or 0 where the PTX says nothing."""
@@ -110,10 +108,6 @@ class Kernel:
     @property
     def threads(self) -> int:
         return math.prod(self.block)
-
-    def kind(self, register: str) -> str | None:
-        """The declared type of a register; None where the name is no register's."""
-        return self.kinds.get(register)
 
     def loops(self) -> list[tuple[int, int]]:
         """First and last instruction of each loop: the target of a branch that goes back, and the branch."""
@@ -251,6 +245,10 @@ class Variable:
     alignment: int
     values: str
 
+    @property
+    def form(self) -> str:
+        return f"{self.size} bytes" if self.is_array else self.kind
+
 
 def variables_in(text: str) -> Iterator[Variable]:
     for match in VARIABLE.finditer(text):
@@ -324,7 +322,7 @@ def _declare(kernel: Kernel, text: str, names: ChainMap) -> None:
         (variable,) = variables_in(text)
         _add(kernel, variable, names)
         return
-    kind, registers = re.match(r"\.reg \.(\w+) (.*)", text).groups()
+    kind, registers = re.match(r"\.reg ?\.(\w+) (.*)", text).groups()
     for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", registers):
         numbers = range(int(count)) if count else [""]
         for number in numbers:
@@ -387,8 +385,6 @@ def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], names: Ch
             kernel.paths[source] = path
         elif token["label"]:
             label = names.get(token["label"], token["label"])
-            if label in kernel.labels:
-                raise UnknownError(f"PTX line {line}: the label {label} is there twice")
             kernel.labels[label] = len(kernel.code)
         elif token["brace"] == "{":
             names = _block(kernel, text[end : _closing(text, end - 1)], names)
@@ -413,12 +409,8 @@ def _head(head: re.Match, block: Sequence[int]) -> Kernel:
         raise ValueError(f"the block {threads}: {name} has .reqntid {required or 'none'}, .maxntid {most or 'none'}")
     if max(clusters[1:], default=1) > 1:
         raise UnknownError(f"{name} has clusters of more than one dimension")
-    sizes = {}
-    kinds = {}
-    for variable in variables_in(head.string):
-        sizes[variable.name] = variable.size
-        kinds[variable.name] = "" if variable.is_array else variable.kind
-    return Kernel(name, sizes, kinds, threads, numbers.get("maxnreg", [0])[0], clusters[0])
+    parameters = {variable.name: variable for variable in variables_in(head.string)}
+    return Kernel(name, parameters, threads, numbers.get("maxnreg", [0])[0], clusters[0])
 
 
 def _statement(kernel: Kernel, text: str, line: int, source: str, names: ChainMap) -> None:

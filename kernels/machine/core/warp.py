@@ -11,11 +11,11 @@ from .cluster import Turn
 from .divergence import Group
 from .faults import FaultError
 from .lanes import Lanes
-from .order import UNFENCED, Agent, Clock, Scope
+from .order import UNFENCED, Agent, Attempt, Clock, Released, Scope
 from .program import LANE, LANES, Ready
 from .registers import names_in
 
-KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
+KINDS = "TMA load", "TMA store", "wgmma", "cp.async", "st.async"
 """The kinds of events."""
 
 
@@ -100,6 +100,10 @@ class Groups:
 class Warp:
     # Attributes that are the same for all warps at first.
     calls = ()
+    way = 0
+    """A hash of the effects that it has executed, among them branches, without waits that were in vain."""
+    polled = 0
+    """What it was before such a wait."""
     epoch = 0
     fenced = False
     alive = True
@@ -138,9 +142,9 @@ class Warp:
         self.groups: dict[str, Groups] = {}
         self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
-        self.released: dict[Scope, Clock] = {}  # what strong writes behind fences release, by the fences' scopes
+        self.released: Released = {}  # what strong writes behind fences release, by the fences' scopes
         self.inits = Clock(self.clock.width)  # of the mbarriers whose initialisation a fence has released
-        self.read: dict[Scope, Clock] = {}  # what fences behind relaxed reads acquire, by scope
+        self.read: Released = {}  # what fences behind relaxed reads acquire, by scope
         self.heard: dict[Any, dict] = {}  # what was released at the last strong read, by its place and kind
 
     def group(self, kind: str) -> Groups:
@@ -162,19 +166,17 @@ class Warp:
         cta = self.cta
         return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
 
-    def note(self, instruction, scope: Scope | None = None) -> int:
-        """Note a generic access by this warp, and return its number."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
+    def attempt(self, instruction, scope: Scope | None = None, stored: np.ndarray | None = None) -> Attempt:
+        """Begin a generic access by this warp. `stored`: what it leaves, if it is a plain store."""
+        ledger = self.cta.machine.ledger
+        if ledger.accept:
+            self.tick()  # else an accepted race would order more than its two accesses
+        number = ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
+        return Attempt(self.clock, number, instruction, stored=stored)
 
     def __repr__(self) -> str:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
         return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
-
-    def at(self) -> str:
-        places = {self.pc}
-        for group in self.others:
-            places.add(group.pc)
-        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in sorted(places))
 
 
 def check_operands(warp: Warp, count: int) -> None:

@@ -26,7 +26,7 @@ from ..core.memory import (
     each_byte,
     starts,
 )
-from ..core.order import GENERIC, SCOPES, Clock, joined
+from ..core.order import SCOPES, Attempt, Clock, joined
 from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
 from ..core.registers import LANES, bits, numpy_name
 from .local import read_local, write_local
@@ -123,14 +123,14 @@ def read(w, at: Addresses, size: int, instruction, strong: Strong | None, space:
         may_be_copies = space == "global" and not strong
         if may_be_copies and w.cta.count > 1:
             _note_copy(w, at[which], places, instruction)
-        number = begin(w, memory.releases, places, instruction, strong)
+        attempt = begin(w, memory, places, instruction, strong)
         try:
-            memory.note_read(places, w.clock, GENERIC, number, instruction)
+            memory.note_read(places, attempt)
         except RaceError:
             if not may_be_copies:
                 raise
-            memory.note_read(places, _of_copies(w, at[which], places), GENERIC, number, instruction)
-        w.among.access(memory, places, who[which], w.epoch, instruction, writes=False, strong=strong is not None)
+            memory.note_read(places, attempt._replace(clock=_of_copies(w, at[which], places)))
+        w.among.access(memory, places, who[which], attempt, writes=False)
         data[which] = memory.load(places, size)
     return data
 
@@ -141,21 +141,20 @@ def write(w, at: Addresses, data: Rows, instruction, strong: Strong | None, spac
     size = data.shape[1]
     for memory, which, places in spaces(w, space).places(at, size, instruction):
         rows = data[which]
-        number = begin(w, memory.releases, places, instruction, strong, reads=False)
+        attempt = begin(w, memory, places, instruction, strong, reads=False, stored=rows)
         known = None
         if space == "shared":
             known = _beside(w, memory, at[which] % (1 << WINDOW_BITS), rows, instruction)
         try:
-            memory.note_write(places, w.clock, GENERIC, number, instruction, known)
+            memory.note_write(places, attempt, known)
         except RaceError:
             if strong or space == "shared":
                 raise
-            known = _of_copies(w, at[which], places)
-            memory.note_write(places, w.clock, GENERIC, number, instruction, known)
+            memory.note_write(places, attempt, _of_copies(w, at[which], places))
         memory.check_covered(places, instruction)
-        w.among.access(memory, places, who[which], w.epoch, instruction, writes=True, strong=strong is not None)
+        w.among.access(memory, places, who[which], attempt, writes=True)
         memory.store(places, rows)
-        end(w, memory.releases, places, strong)
+        end(w, memory, places, strong)
 
 
 def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
@@ -203,15 +202,17 @@ def _of_copies(w, at: Addresses, places: Places) -> Clock:
     return w.clock.knowing(copies) if w.agent in copies else w.clock
 
 
-def begin(w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True) -> int:
-    """Note an access, and return its number. A strong read acquires what was released at its addresses, if the scopes
+def begin(
+    w, memory, places: Places, instruction, strong: Strong | None, *, reads: bool = True, stored: Rows | None = None
+) -> Attempt:
+    """Begin an access. A strong read acquires what was released at its addresses, if the scopes
     meet; one without acquire semantics leaves that to a fence behind it."""
     if strong is None:
-        return w.note(instruction)
+        return w.attempt(instruction, stored=stored)
     scope = w.scope(strong.reach)
     for address in starts(places, strong.size) if reads else ():
-        released = releases.at.get(address, {})
-        place = id(releases), address, strong
+        released = memory.released.get(address, {})
+        place = memory, address, strong
         if w.heard.get(place) is released:  # nothing new since it looked there last
             continue
         w.heard[place] = released
@@ -220,10 +221,10 @@ def begin(w, releases, places: Places, instruction, strong: Strong | None, *, re
                 w.read[other] = joined([clock, w.read.get(other, clock)])
             elif scope.meets(other):
                 w.join(clock)
-    return w.note(instruction, scope=w.scope(strong.reach, strong.size))
+    return w.attempt(instruction, w.scope(strong.reach, strong.size))
 
 
-def end(w, releases, places: Places, strong: Strong | None, *, read: bool = False) -> None:
+def end(w, memory, places: Places, strong: Strong | None, *, read: bool = False) -> None:
     """Publish what a strong write releases: all that the warp knew at its fences, at their scopes, and with release
     semantics all that it knows now."""
     if strong is None:
@@ -233,7 +234,7 @@ def end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fals
     if is_release:
         released[w.scope(strong.reach)] = w.among.released(w.clock, w.mask).copy()
     for address in set(starts(places, strong.size)):
-        releases.publish(address, released, read=read)
+        memory.publish(address, released, read=read)
     if is_release:
         w.tick()
 

@@ -75,6 +75,10 @@ bfind                                      | s32 s64     | nt    | bit_length({0
 bfind.shiftamt=bit_length                  | u32 u64     | nt   | where({0}, 8 * {0}.itemsize - @({0}), ~{0}).astype(u4)
 brev=reverse                               | b32 b64     | uu    | @({0})
 bfe=field                                  | u32 s32 u64 s64 | ttnn  | @({0}, {1}, {2})
+bmsk.clamp                                 | b32         | nnn   | mask({0}, {1})
+bmsk.wrap                                  | b32         | nnn   | mask({0} & 31, {1} & 31)
+szext.clamp                                | u32 s32     | ttn   | field({0}, {1} * 0, minimum({1}, 32))
+szext.wrap                                 | u32 s32     | ttn   | field({0}, {1} * 0, {1} & 31)
 bfi=insert                                 | b32 b64     | uuunn | @({0}, {1}, {2}, {3})
 dp4a=dot_bytes                             | u32 s32     | ntcn  | @({0}, {1}, {2})
 and=& or=| xor=^                           | B pred      | uuu   | {0} @ {1}
@@ -303,7 +307,7 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
         return None
     if rounding in ("rz", "rm", "rp"):
         letters = "d" * len(letters)
-        source = _directed(stem, types[0], rounding, len(given))
+        source = _directed(stem, types[0], rounding)
     source = source.format(*form.operands(given, letters[1:]))
     if letters[0] in "td" and is_float(types[0]):
         if letters[0] == "d" and element(types[0]) != "bf16":
@@ -322,21 +326,19 @@ def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Resu
     return [(target, form.kind(letters[0]), total), (CARRY, "pred", carries)]
 
 
-def _directed(stem: str, kind: str, mode: str, count: int) -> str:
-    """The source of a float that is rounded towards zero, down or up."""
-    names = ["{0}", "{1}", "{2}"][:count]
+def _directed(stem: str, kind: str, mode: str) -> str:
+    """The source of an fp32 that is rounded towards zero, down or up."""
+    names = ["{0}", "{1}", "{2}"]
     sign = ""
     if stem == "sub":
         stem = "add"
         names[1] = "-{1}"
-    if stem not in DIRECTED or kind not in ("f32", "f64"):
+    if stem not in DIRECTED or kind != "f32":
         raise UnknownError(f"{stem}.{kind} has no rounding .{mode} that this machine knows")
     if mode == "rm" and stem in NEGATED:
         mode, sign = "rp", "-"
         for number in NEGATED[stem]:
             names[number] = f"-{names[number]}"
-    if kind == "f64":
-        return f"{sign}exactly({mode!r}, {stem!r}, {', '.join(names)})"
     return f"{sign}narrowed({DIRECTED[stem].format(*names)}, 'f32', {mode!r})"
 
 
@@ -401,7 +403,7 @@ def _convert(form: Form, given: Sequence[str]) -> tuple[str, str]:
     if mode in INTEGRAL:
         x = f"{INTEGRAL[mode]}({x})"
     elif to == "f64" and mode != "rn":
-        x = f"exactly({mode!r}, 'cvt', {x})"
+        raise UnknownError(f"a conversion to fp64 with rounding .{mode}")
     elif to == "tf32" or mode != "rn":
         x = f"narrowed({wide}, {element(to)!r}, {mode!r}).astype({'f2' if element(to) == 'f16' else 'f4'})"
     elif element(to) in ("f16", "f32", "f64"):
@@ -419,7 +421,7 @@ def braced(words: Sequence[str]) -> str:
 # Options, and how a row is modelled, by its error.
 MODELLED = {
     "": ("", "exact"),
-    "~": ("[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded"),
+    "~": ("[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded; f64 as .rn alone"),
     "?": ("", "from fp64; PTX names no error"),
 }
 
@@ -442,7 +444,8 @@ INSTRUCTIONS = (
 lop3.b32 | exact
 cvt[.sat].{{u,s}}{{8..64}}, cvt.{braced([*INTEGRAL])}[.ftz] \
 | exact; what is beyond becomes the nearest end, and NaN what 9.7.9.21 has
-cvt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu][.satfinite].{{f16,bf16,f32,f64,f16x2,bf16x2}} | correctly rounded
+cvt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu][.satfinite].{{f16,bf16,f32,f64,f16x2,bf16x2}} \
+| correctly rounded; f64 as .rn alone
 cvt.{{rna,rn,rz}}.tf32.f32, cvt.rn[.satfinite][.relu].{{e4m3x2,e5m2x2,f16x2}} | correctly rounded
 """
 )

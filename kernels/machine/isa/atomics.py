@@ -7,7 +7,6 @@ import numpy as np
 
 from ..core.faults import BoundsError, UnknownError
 from ..core.memory import Rows, each_byte, starts
-from ..core.order import GENERIC
 from ..core.program import family
 from ..core.registers import LANES, bits, element, numpy_name
 from .access import Strong, begin, columns, end, parts, qualified, spaces
@@ -99,12 +98,12 @@ def atomic(program, inst):
             for region, among, places in spaces(w, part).places(at, size, inst):
                 here = lanes[which][among]
                 # red acquires nothing (8.11.1).
-                number = begin(w, region.releases, places, inst, strong, reads=name == "atom")
+                attempt = begin(w, region, places, inst, strong, reads=name == "atom")
                 if part == "shared" or (region.empty is not None and operation != "exch"):
-                    region.note_read(places, w.clock, GENERIC, number, inst)
-                region.note_write(places, w.clock, GENERIC, number, inst)
+                    region.note_read(places, attempt)
+                region.note_write(places, attempt)
                 region.check_covered(places, inst)
-                w.among.access(region, places, here, w.epoch, inst, writes=True, strong=True)
+                w.among.access(region, places, here, attempt, writes=True)
                 flushes = kind == "f32" and part == "global"
                 offsets = np.array(starts(places, size))
                 left = range(len(here))
@@ -121,7 +120,7 @@ def atomic(program, inst):
                 if operation == "cas":  # a compare-and-swap that fails writes nothing
                     succeeds = (before[here] == values[0][here]).all(axis=1)
                     places = each_byte(offsets[succeeds], size)
-                end(w, region.releases, places, strong, read=True)
+                end(w, region, places, strong, read=True)
         words = np.ascontiguousarray(before.view(f"u{width // 8}").T)
         for put, word in zip(puts, words, strict=False):
             put(w, word)

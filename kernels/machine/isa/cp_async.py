@@ -1,20 +1,28 @@
-"""cp.async: copies to shared memory that belong to the generic proxy and to their warp (PTX ISA 8.7, 9.7.9.25.3)."""
+"""Accesses to shared memory that the hardware makes in the generic proxy (PTX ISA 8.7).
 
+cp.async copies for a warp (9.7.9.25.3). The bytes of st.async and red.async, an mbarrier expects (9.7.9.12, 9.7.13.8).
+"""
+
+import re
 from functools import partial
 
 import numpy as np
 
 from ..core.faults import FaultError, UnknownError
 from ..core.memory import EMPTY
-from ..core.order import GENERIC, UNFENCED, Agent, Clock
-from ..core.program import effect, family
+from ..core.order import UNFENCED, Agent, Attempt, Clock
+from ..core.program import effect, family, lanes_of
+from ..core.registers import bits
 from ..core.warp import Event
-from .access import chosen, numbers
+from .access import chosen, columns, numbers
+from .atomics import CHANGES, changed
 from .sync import mbarrier_of, names
 
 INSTRUCTIONS = """
 cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all} | events of the generic proxy
 cp.async.mbarrier.arrive[.noinc].shared.b64 | an event behind the copies so far
+st.async[.weak][.shared::cluster].mbarrier::complete_tx::bytes[.v2,.v4].{b,u,s,f}{32,64} | an event a lane
+red.async.relaxed.cluster[.shared::cluster].mbarrier::complete_tx::bytes.OP.{u32,s32,u64,b32} | an event a lane
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
@@ -39,7 +47,7 @@ def copy(program, inst):
         raise UnknownError("operands that this machine does not know")
     to = program.shared_address(target_text)
     source = program.address(source_text)
-    ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
+    ignored = bool(more) and program.kernel.kinds.get(more[0]) == "pred"
     kind = "u32"
     if ignored:
         kind = "pred"
@@ -58,13 +66,14 @@ def copy(program, inst):
         copies = w.group("cp.async")
         number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst, size)
-        cta.shared.note_write(target_places, w.clock, GENERIC, number, inst)
+        attempt = Attempt(w.clock, number, inst)
+        cta.shared.note_write(target_places, attempt)
         cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
             rows = np.flatnonzero(sizes == part)
             for region, which, places in memory.places(at[rows], part, inst, size):
-                region.note_read(places, w.clock, GENERIC, number, inst)
+                region.note_read(places, attempt)
                 parts.append((rows[which], region, places, part))
 
         def land():
@@ -111,3 +120,53 @@ def arrive_behind(w, inst, where):
             barrier.expect(arrivals=1)
         event = Event("cp.async", w.cta, partial(barrier.arrive, {w.cta.scope: clock}, 1), before)
         w.cta.machine.begin(event)
+
+
+REMOTE = re.compile(
+    r"(st\.async(\.weak)?|red\.async\.relaxed\.cluster)(\.shared::cluster)?\.mbarrier::complete_tx::bytes"
+    r"(\.v[24])?(\.(?P<operation>add|min|max|inc|dec|and|or|xor))?\.(?P<kind>[busf](32|64))"
+)
+
+
+@family("st.async", "red.async")
+def reach_over(program, inst):
+    """Each lane's access is done once the mbarrier has completed its bytes. Like those of TMA, such accesses are of one
+    agent for each phase of an mbarrier."""
+    match = REMOTE.fullmatch(inst.op)
+    operation = match and match["operation"]
+    if not match or (operation is None) != inst.op.startswith("st"):
+        raise UnknownError("an asynchronous access that this machine does not know")
+    kind = match["kind"]
+    if operation and kind[0] not in CHANGES[operation][0]:
+        raise UnknownError("a reduction of a type that this machine does not know")
+    where = program.address(inst.args[0])
+    gets = program.gets(inst.args[1], f"b{bits(kind)}")
+    bar = program.address(inst.args[2])
+
+    def run(w):
+        machine = w.cta.machine
+        data = columns(w, gets)
+        size = data.shape[1]
+        for lane in lanes_of(w).tolist():
+            cta, at = w.cta.cluster.locate(int(where(w)[lane]))
+            holder, at_bar = w.cta.cluster.locate(int(bar(w)[lane]))
+            if holder is not cta:
+                raise UnknownError(f"{inst}: an mbarrier of another CTA than where the bytes go")
+            mbarrier = mbarrier_of(w, cta, at_bar)
+            places = cta.shared.places(np.array([at]), size, inst, size)
+            scope = w.scope("cluster", size) if operation else None
+            number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, scope=scope)
+            cta.shared.note_write(places, Attempt(w.clock, number, inst))
+            mbarrier.flying += size
+            land = partial(_land, mbarrier, places, data[lane : lane + 1], operation, kind)
+            machine.begin(Event("st.async", cta, land))
+
+    return run
+
+
+def _land(mbarrier, places, new: np.ndarray, operation: str | None, kind: str) -> None:
+    shared = mbarrier.cta.shared
+    if operation:
+        new = changed(operation, kind, False, shared.load(places, new.shape[1]), new)
+    shared.store(places, new)
+    mbarrier.land(new.size)

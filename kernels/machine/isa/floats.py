@@ -5,7 +5,7 @@ an fp32 once it is read. A value that is rounded twice is rounded to odd first: 
 rounded once (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008).
 """
 
-from math import inf, isfinite, nextafter
+from math import inf, isfinite
 
 import numpy as np
 
@@ -69,9 +69,7 @@ def narrowed(x, kind: str, mode: str = "rn"):
 def to_fp8(x, kind: str):
     """The bits of e4m3 or e5m2, as .satfinite has them. Both are upper bits of an fp16: e5m2 of the value itself, e4m3
     of a 256th of it."""
-    largest = FORMATS[kind][2]
-    values = np.clip(x.astype(FP64), -largest, largest)
-    values = narrowed(values, kind)
+    values = narrowed(within(x.astype(FP64), kind), kind)
     if kind == "e5m2":
         byte = values.astype(FP16).view(np.uint16) >> 8
     else:
@@ -124,7 +122,7 @@ def odd(x):
 def fma(a, b, c):
     """a * b + c in fp32 or fp64, rounded once, to the nearest."""
     if a.dtype == FP64:
-        return exactly("rn", "fma", a, b, c)
+        return np.array([*map(fused, a.tolist(), b.tolist(), c.tolist())])
     product = a.astype(FP64) * b
     total = product + c
     result = total.astype(FP32)
@@ -136,68 +134,19 @@ def fma(a, b, c):
     return result
 
 
-# Operations whose exact results fp64 has no room for: as NumPy does them, to the nearest where it can, and as an exact
-# ratio of integers, from the numerator and the denominator of each operand.
-RATIOS = {
-    "add": (np.add, lambda a, b, c, d: (a * d + b * c, b * d)),
-    "mul": (np.multiply, lambda a, b, c, d: (a * c, b * d)),
-    "fma": (lambda a, b, c: a * b + c, lambda a, b, c, d, e, f: (a * c * f + b * d * e, b * d * f)),
-    "div": (np.divide, lambda a, b, c, d: (a * d, b * c)),
-    "rcp": (np.reciprocal, lambda a, b: (b, a)),
-    "sqrt": (np.sqrt, lambda a, b: (a, b)),
-    "cvt": (lambda x: x.astype(FP64), lambda a, b: (a, b)),
-}
-
-
-def exactly(mode: str, operation: str, *operands):
-    """An operation on fp64 in a rounding mode. Each lane is done in Python's integers, whose quotient Python rounds to
-    the nearest."""
-    plain, ratio = RATIOS[operation]
-    power = 1
-    if operation == "sqrt":
-        power = 2
-    columns = [plain(*operands), *operands]
-    results = []
-    for nearest, *given in zip(*map(np.ndarray.tolist, columns), strict=True):
-        n = 0
-        d = 0
-        if nearest == nearest and all(map(isfinite, given)):
-            parts = []
-            for number in given:
-                parts += number.as_integer_ratio()
-            n, d = ratio(*parts)
-        if n and d:
-            nearest = rounded(mode, nearest, n, d, power)
-        results.append(nearest)
-    return np.array(results)
-
-
-def rounded(mode: str, nearest: float, n: int, d: int, power: int) -> float:
-    """n / d in fp64, or its square root where `power` is 2, in a rounding mode. `nearest`, the result to the nearest,
-    is used for a root alone."""
-    is_positive = (n < 0) == (d < 0)
-    if power == 1:
-        try:
-            nearest = n / d
-        except OverflowError:
-            nearest = inf
-            if not is_positive:
-                nearest = -inf
-    if mode == "rn":
+def fused(x: float, y: float, z: float) -> float:
+    """x * y + z in fp64, by integers, whose quotient Python rounds to the nearest."""
+    nearest = x * y + z
+    if not all(map(isfinite, (x, y, z))):
         return nearest
-    lacks = -nearest
-    if isfinite(nearest):
-        p, q = nearest.as_integer_ratio()
-        lacks = (n * q**power - p**power * d) * d  # only its sign counts
-    if mode == "rz":
-        mode = "rp"
-        if is_positive:
-            mode = "rm"
-    if mode == "rp" and lacks > 0:
-        return nextafter(nearest, inf)
-    if mode == "rm" and lacks < 0:
-        return nextafter(nearest, -inf)
-    return nearest
+    (a, b), (c, d), (e, f) = map(float.as_integer_ratio, (x, y, z))
+    total = a * c * f + b * d * e
+    if not total:
+        return nearest
+    try:
+        return total / (b * d * f)
+    except OverflowError:
+        return nearest
 
 
 def to_integer(x, dtype, nan: int):

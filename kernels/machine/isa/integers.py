@@ -22,22 +22,18 @@ def remainder(a, b):
     return a - divide(a, b) * b
 
 
-def shift_left(a, by):
+def shift_left(a, by, shift=np.left_shift):
     """A shift by the width or more gives 0 (9.7.8.8)."""
     width = 8 * a.itemsize
     distance = np.minimum(by, width - 1)
-    shifted = a << distance.astype(a.dtype)
-    return np.where(by < width, shifted, 0)
+    return np.where(by < width, shift(a, distance.astype(a.dtype)), 0)
 
 
 def shift_right(a, by):
     """A shift by the width or more gives 0, or copies of the sign where the type has one."""
-    width = 8 * a.itemsize
-    distance = np.minimum(by, width - 1)
-    shifted = a >> distance.astype(a.dtype)
     if a.dtype.kind == "i":
-        return shifted
-    return np.where(by < width, shifted, 0)
+        by = np.minimum(by, 8 * a.itemsize - 1)
+    return shift_left(a, by, np.right_shift)
 
 
 def high_half(a, b):
@@ -82,14 +78,17 @@ def field(a, start, length):
     return np.where(length == 0, 0, bits)
 
 
+def mask(start, length):
+    """bmsk: ones in `length` bits from `start` on (9.7.1.25)."""
+    ones = length | ~length
+    return shift_left(~shift_left(ones, length), start)
+
+
 def insert(a, into, start, length):
     """bfi: `into`, where the lowest `length` bits of `a` take the place of those from `start` on (9.7.1.20)."""
     start = start & 255
-    ones = a | ~a
-    above = shift_left(ones, length & 255)
-    mask = shift_left(~above, start)
-    bits = shift_left(a, start)
-    return into & ~mask | bits & mask
+    chosen = mask(start, (length & 255).astype(a.dtype))
+    return into & ~chosen | shift_left(a, start) & chosen
 
 
 def permute(a, b, selector):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core import divergence
 from ..core.faults import AssertError, BoundsError, UnknownError
-from ..core.memory import PARAMETERS, each_byte
+from ..core.memory import PARAMETERS, Addresses, Rows, each_byte
 from ..core.program import family, lanes_of
 from ..core.registers import LANES
 
@@ -24,14 +24,14 @@ call[.uni] | functions of the module, __assertfail, and vprintf, which is silent
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
-def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:
+def _places(w, at: Addresses, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:
     """The index in local memory of `size` bytes at each address; each active lane has one address."""
     if at.min(initial=0) < 0 or at.max(initial=0) + size > w.local.shape[1]:
         raise BoundsError(f"{instruction}: local byte {at.max()}, a thread has {w.local.shape[1]}")
     return lanes_of(w)[:, None], each_byte(at, size)
 
 
-def read_local(w, at: np.ndarray, size: int, instruction, *ignored) -> np.ndarray:
+def read_local(w, at: Addresses, size: int, instruction, *ignored) -> Rows:
     """[n, size] bytes for the n active lanes, from local memory, or from the launch's parameters if addresses are
     theirs."""
     if (at >= PARAMETERS).any():
@@ -39,7 +39,7 @@ def read_local(w, at: np.ndarray, size: int, instruction, *ignored) -> np.ndarra
     return w.local[_places(w, at, size, instruction)]
 
 
-def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
+def read_parameters(w, at: Addresses, size: int, instruction) -> Rows:
     """[n, size] bytes of a launch's parameters, among which a kernel may choose by address."""
     image = w.cta.launch.image
     offsets = at - PARAMETERS
@@ -48,7 +48,7 @@ def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     return image[each_byte(offsets, size)]
 
 
-def write_local(w, at: np.ndarray, data: np.ndarray, instruction, *ignored) -> None:
+def write_local(w, at: Addresses, data: Rows, instruction, *ignored) -> None:
     w.local[_places(w, at, data.shape[1], instruction)] = data
 
 

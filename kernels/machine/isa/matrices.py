@@ -56,9 +56,15 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
         if not following:
             following.append(prepared(w.pc))
         count, operands = following[0]
+        ledger = w.cta.machine.ledger
+        early = ledger.early
         try:
             run(w, *operands)
+            is_fault = ledger.early is not early
         except FaultError:
+            is_fault = True
+        if is_fault:
+            ledger.early = early
             count = 1
             run(w, *alone)
         w.pc += count - 1  # 1 is added to it

@@ -22,6 +22,14 @@ from .matrices import at_once
 
 E4M3 = from_fp8(np.arange(256), "e4m3").astype(np.float32)
 E5M2 = from_fp8(np.arange(256), "e5m2").astype(np.float32)
+
+
+def nibbles(data: np.ndarray) -> np.ndarray:
+    """The two halves of each byte, the lower one first."""
+    halves = data.view(np.uint8)
+    return np.stack((halves & 15, halves >> 4), -1).reshape(*halves.shape[:-1], -1)
+
+
 VALUES = {  # the values of elements, from the registers or bytes that hold them
     "bf16": lambda data: from_bf16(data.view(np.uint16)),
     "f16": lambda data: data.view(np.float16).astype(np.float32),
@@ -30,6 +38,8 @@ VALUES = {  # the values of elements, from the registers or bytes that hold them
     "e5m2": lambda data: E5M2[data.view(np.uint8)],
     "s8": lambda data: data.view(np.int8).astype(np.float32),
     "u8": lambda data: data.view(np.uint8).astype(np.float32),
+    "s4": lambda data: (nibbles(data) ^ 8).astype(np.float32) - 8,
+    "u4": lambda data: nibbles(data).astype(np.float32),
     "f64": lambda data: data.view(np.float64),
 }
 SUMS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}
@@ -44,6 +54,8 @@ mma.sync.aligned.{m16n8k4,m16n8k8}.row.col.f32.tf32.tf32.f32 \
 mma.sync.aligned.{m16n8k16,m16n8k32}.row.col.{f16,f32}.{e4m3,e5m2}.{e4m3,e5m2}.{f16,f32} \
 | sums in fp32: as the hardware's for whole numbers
 mma.sync.aligned.{m8n8k16,m16n8k16,m16n8k32}.row.col[.satfinite].s32.{s8,u8}.{s8,u8}.s32 \
+| exact
+mma.sync.aligned.{m8n8k32,m16n8k32,m16n8k64}.row.col[.satfinite].s32.{s4,u4}.{s4,u4}.s32 \
 | exact
 mma.sync.aligned.{m8n8k4,m16n8k4,m16n8k8,m16n8k16}.row.col.f64.f64.f64.f64 \
 | sums in fp64

@@ -6,14 +6,16 @@ from itertools import product
 import numpy as np
 
 from ..core.cluster import Turn
-from ..core.divergence import not_ended
+from ..core.divergence import all_here
 from ..core.faults import BarrierError, RaceError, UnknownError
-from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Clock, Scope, joined
+from ..core.order import FOREVER, GENERIC, GLOBAL, SCOPES, SHARED, Agent, Attempt, Clock, Released, Scope, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
-from .access import numbers
+from ..core.registers import numpy_name
+from .access import chosen, numbers
 
 INSTRUCTIONS = """
 bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned] | of all warps, or of as many as are said
+{bar,barrier}[.cta].red.{popc[.aligned].u32,{and,or}[.aligned].pred} | as these, and all lanes get what they vote
 griddepcontrol.{wait,launch_dependents} | with launch_pdl, between launches in a row
 fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys} | with strong accesses, at their scopes
 fence.proxy.async[.global,.shared::{cta,cluster}] | orders generic accesses with those of TMA and wgmma
@@ -39,7 +41,11 @@ def let_launches_begin(w, inst):
     w.cta.let()
 
 
-NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
+NAMED = re.compile(
+    r"bar(rier)?(\.cta)?\.((sync|arrive)(\.aligned)?|red\.(popc(\.aligned)?\.u32|(and|or)(\.aligned)?\.pred))"
+)
+VOTES = {"popc": np.count_nonzero, "and": np.all, "or": np.any}
+"""What bar.red makes of the lanes' votes."""
 
 
 @family("bar", "barrier")
@@ -49,12 +55,20 @@ def barrier(program, inst):
     Independent Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
-    waits = ".sync" in inst.op
-    number, threads = program.given(inst.args, ["u32", "u32?"])
+    waits = ".arrive" not in inst.op
+    args = inst.args
+    count = None
+    if ".red." in inst.op:
+        count = VOTES[inst.op.partition(".red.")[2].split(".")[0]]
+        target, *args, voted = args
+        kind = inst.op.rpartition(".")[2]
+        vote = program.get(voted, "pred")
+        put = program.put(target, kind)
+    number, threads = program.given(args, ["u32", "u32?"])
 
     def arrive(w) -> Turn:
         cta = w.cta
-        if w.mask is not None and (not_ended(w) & ~w.mask).any():
+        if not all_here(w):
             raise BarrierError("a barrier that not all lanes of the warp reach")
         which = uniform(w, number(w), "the number of a barrier")
         wanted = uniform(w, threads(w), "the threads of a barrier") if threads else program.warps * LANES
@@ -66,6 +80,8 @@ def barrier(program, inst):
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
         turn.arrived[w] = w.clock if waits else w.clock.copy()
+        if count:
+            turn.votes.append(chosen(w, vote(w)))
         finish(cta, which)
         return turn
 
@@ -76,6 +92,8 @@ def barrier(program, inst):
             return turn.until_over(w.cta.warps)
         if waits:
             w.join(turn.clock)
+        if count:
+            put(w, np.full(LANES, count(np.concatenate(turn.votes)), numpy_name(kind)))
         w.joined = None
         w.tick()
 
@@ -146,10 +164,10 @@ class Mbarrier:
         self.count = self.pending = count
         self.bytes = self.phase = self.flying = 0
         self.landed = Clock(cta.launch.start.width)
-        self.next: dict[Scope, Clock] = {cta.scope: self.landed}  # what is released by the end of the phase
-        self.released: dict[Scope, Clock] = {}  # what was by the end of the phase before
+        self.next: Released = {cta.scope: self.landed}  # what is released by the end of the phase
+        self.released: Released = {}  # what was by the end of the phase before
 
-    def arrive(self, released: dict[Scope, Clock], count: int) -> None:
+    def arrive(self, released: Released, count: int) -> None:
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
@@ -166,11 +184,11 @@ class Mbarrier:
         if self.pending > MOST or self.bytes > MOST:
             raise self.fault(f"more than {MOST} are expected of an")
 
-    def land(self, size: int, flew: int) -> None:
-        """Note `size` bytes that have landed, `flew` of them by TMA loads. A warp that waits then knows of the loads,
-        and of nothing that their issuer did."""
+    def land(self, size: int) -> None:
+        """Note that bytes have landed which were flying. A warp that waits then knows of the loads, and of nothing that
+        their issuer did."""
         self.bytes -= size
-        self.flying -= flew
+        self.flying -= size
         self._complete()
 
     def _complete(self) -> None:
@@ -254,7 +272,7 @@ def initialise(w, inst, where, count):
         if not 1 <= arrivals <= MOST:
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
         places = shared.places(np.array([at]), 8, inst, 8)
-        shared.note_write(places, w.clock, GENERIC, 0, inst)
+        shared.note_write(places, Attempt(w.clock, 0, inst))
         # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         shared.writes[places] = number
@@ -275,7 +293,7 @@ def invalidate(w, inst, where):
             raise mbarrier.fault("invalidates in the middle of a phase the")
         del w.cta.barriers[at]
         w.cta.loads[at] = mbarrier.agent, mbarrier.epoch
-        w.cta.shared.writes[at : at + 8] = w.note(inst)
+        w.cta.shared.writes[at : at + 8] = w.attempt(inst).number
 
 
 ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".noComplete")))
@@ -284,6 +302,8 @@ ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".
 @effect(*names(*ARRIVALS, order="release", spaces=ANYWHERE), operands="=b64 @ u32?")
 def arrive(w, inst, put, where, number):
     """The state that an arrival returns is the phase, and how many arrivals were pending before it."""
+    arrivals = w.cta.machine.arrivals
+    arrivals[inst] = arrivals.get(inst, True) and all_here(w)
     states = np.zeros(LANES, np.uint64)
     mine = w.scope(reach(inst))
     released = {mine: w.among.released(w.clock, w.mask)}
@@ -314,7 +334,8 @@ def change_bytes(w, inst, where, number):
         if "expect_tx" in inst.op:
             mbarrier.expect(size=size)
         else:
-            mbarrier.land(size, 0)
+            mbarrier.flying += size
+            mbarrier.land(size)
     w.tick()
 
 
@@ -332,17 +353,27 @@ def wait(w, inst, put, where, phase, hint):
         return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted
 
     passed = holds()
+    if not passed:
+        w.polled = w.polled or w.way
+    elif w.polled:
+        w.way = w.polled
+        w.polled = 0
+    if passed:
+        acquire(w, inst, mbarrier.released)
+    elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
+        return Until(holds, mbarrier.describe)
+    put(w, np.full(LANES, passed))
+
+
+def acquire(w, inst, released: Released) -> None:
     mine = w.scope(reach(inst))
-    for scope, clock in mbarrier.released.items() if passed else ():
+    for scope, clock in released.items():
         is_heard = scope.meets(mine)
         if ".relaxed" not in inst.op:
             w.clock.join(clock, None if is_heard else w.cta.unreached)
             w.among.hear(clock)
         elif is_heard:  # it is left to a fence behind the wait
             w.read[scope] = joined([clock, w.read.get(scope, clock)])
-    if not passed and "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
-        return Until(holds, mbarrier.describe)
-    put(w, np.full(LANES, passed))
 
 
 @effect("mbarrier.pending_count.b64", operands="=u32 b64", quiet=True)

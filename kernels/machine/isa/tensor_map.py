@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.faults import BoundsError, RaceError, TmaError, UnknownError
 from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, swizzled
-from ..core.order import GENERIC
+from ..core.order import GENERIC, Attempt
 from ..core.program import effect, family, lanes_of, uniform
 from .alu import table
 from .sync import SCOPES
@@ -47,16 +47,18 @@ fence.proxy.tensormap::generic.acquire.SCOPE | without it between, TMA must not 
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
+Sizes = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class TensorMap:
     """A tensor, and a box that may lie anywhere on it. Sizes begin with the outermost dimension."""
 
     address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: Sizes
+    strides: Sizes
     """Bytes from one index of a dimension to the next; the last is the size of an element."""
-    box: tuple[int, ...]
+    box: Sizes
     swizzle: int = 0
     """0: none; 1, 2, 3: of 32, 64, 128 bytes."""
     kind: str = "u8"
@@ -65,7 +67,7 @@ class TensorMap:
     """The bytes that stand for an element outside of the tensor."""
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def extent(self) -> Sizes:
         """The sizes of the box, the innermost in bytes."""
         return (*self.box[:-1], self.box[-1] * self.strides[-1])
 
@@ -101,7 +103,7 @@ class TensorMap:
 
 
 @lru_cache(maxsize=256)
-def _places(address: int, extent: tuple[int, ...], swizzle: int) -> np.ndarray:
+def _places(address: int, extent: Sizes, swizzle: int) -> np.ndarray:
     count = math.prod(extent) // 16
     units = swizzled(address + np.arange(count) * 16, swizzle)
     return each_byte(units, 16).reshape(extent)
@@ -185,7 +187,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
             raise TmaError("TMA is given no tensor map")
         return decode(memory.maps[which])
     region, places = _in_global(w, address, inst)
-    region.note_read(places, w.clock, GENERIC, number, inst)
+    region.note_read(places, Attempt(w.clock, number, inst))
     tensor_map = decode(region.data[places].tobytes())
     writes = region.writes[places].tobytes()
     fences = memory.map_fences.get(address, ())
@@ -226,9 +228,9 @@ def replace(program, inst):
         shared = w.cta.shared
         for lane in lanes_of(w):
             places = _in_shared(w, int(where(w)[lane]))
-            number = w.note(inst)
-            shared.note_read(places, w.clock, GENERIC, number, inst)
-            shared.note_write(places, w.clock, GENERIC, number, inst)
+            attempt = w.attempt(inst)
+            shared.note_read(places, attempt)
+            shared.note_write(places, attempt)
             field = shared.data[places].view(FIELDS)[name]
             field[index] = value(w)[lane]
 
@@ -245,11 +247,11 @@ def publish(w, inst, to, source, size):
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
     shared = w.cta.shared
-    number = w.note(inst)
+    attempt = w.attempt(inst)
     places = _in_shared(w, uniform(w, source(w), "the source of a tensor map"))
-    shared.note_read(places, w.clock, GENERIC, number, inst)
+    shared.note_read(places, attempt)
     region, target = _in_global(w, uniform(w, to(w), "where a tensor map goes"), inst)
-    region.note_write(target, w.clock, GENERIC, number, inst)
+    region.note_write(target, attempt)
     region.data[target] = shared.data[places]
     w.tick()
 

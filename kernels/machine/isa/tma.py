@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.faults import TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS
-from ..core.order import GLOBAL, SHARED, Agent
+from ..core.order import GLOBAL, SHARED, Agent, Attempt
 from ..core.program import effect, family, lanes_of
 from ..core.registers import names_in
 from ..core.warp import Event
@@ -164,10 +164,10 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
     number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
     row = SHARED if part.region is w.cta.shared else GLOBAL
-    part.region.note_read(part.offsets, w.clock, row, number, inst)
+    part.region.note_read(part.offsets, Attempt(w.clock, number, inst, row))
     box = part.map
     places = _places(cta, box, address, unit)
-    shared.note_write(places, w.clock, SHARED, number, inst)
+    shared.note_write(places, Attempt(w.clock, number, inst, SHARED))
     shared.data[places] = EMPTY
     mbarrier.flying += box.bytes
 
@@ -181,7 +181,7 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
             numbers = narrowed(data.view(np.float32).astype(np.float64), "tf32").astype(np.float32)
             data = numbers.view(np.uint8)
         shared.data[box.places(address)] = data
-        mbarrier.land(box.bytes, box.bytes)
+        mbarrier.land(box.bytes)
 
     machine.begin(Event("TMA load", cta, land))
 
@@ -220,7 +220,7 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
             places = _places(w.cta, part.map, address, unit)
-            w.cta.shared.note_read(places, w.clock, SHARED, number, inst)
+            w.cta.shared.note_read(places, Attempt(w.clock, number, inst, SHARED))
             _store_part(w, part, address, inst, operation)
         w.tick()
 
@@ -247,9 +247,10 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
         others = cta.cluster.replicas.before(inst.line, w.agent, writer, content)
         clock = clock.knowing(others)
     part.region.check_covered(part.offsets, inst)
+    attempt = Attempt(clock, number, inst, GLOBAL)
     if operation and part.region.empty is not None:
-        part.region.note_read(part.offsets, clock, GLOBAL, number, inst)
-    part.region.note_write(part.offsets, clock, GLOBAL, number, inst)
+        part.region.note_read(part.offsets, attempt)
+    part.region.note_write(part.offsets, attempt)
     pieces = []
 
     def write():

@@ -10,7 +10,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.faults import BoundsError, FaultError, UnknownError
 from ..core.memory import each_byte, swizzled
-from ..core.order import ALL_ROWS, SHARED, Agent
+from ..core.order import ALL_ROWS, SHARED, Agent, Attempt
 from ..core.program import check_whole, effect, family, uniform
 from ..core.registers import names_in
 from ..core.warp import Event
@@ -212,7 +212,7 @@ def wgmma(program, inst):
             raise BoundsError("a matrix descriptor reaches past the end of shared memory")
         reader = w.cta.agent(Agent.WGMMA, w.number)
         read = w.cta.machine.ledger.note(reader, w.group("wgmma").number, w, inst, generic=False)
-        shared.note_read(places, w.clock, SHARED, read, inst)
+        shared.note_read(places, Attempt(w.clock, read, inst, SHARED))
 
         def fetch():
             whole = shared.data[: len(shared.data) & -16].view(UNIT)

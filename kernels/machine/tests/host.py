@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.machine.core.machine import Machine
 from kernels.machine.core.memory import starts
-from kernels.machine.core.order import CLUSTER_BITS, GENERIC, UNFENCED, Clock, Scope
+from kernels.machine.core.order import CLUSTER_BITS, GENERIC, UNFENCED, Attempt, Clock, Scope
 from kernels.machine.launcher import address
 
 
@@ -31,10 +31,10 @@ class Host:
         epoch = self.clock.item(GENERIC, self.agent)
         number = self.machine.ledger.note(self.agent, epoch, self, scope=scope)
         for region, which, places in memory.places(at, size, self):
-            region.note_write(places, self.clock, GENERIC, number, self)
+            region.note_write(places, Attempt(self.clock, number, self))
             region.store(places, data[which])
             for start in starts(places, size) if release else ():
-                region.releases.publish(start, {scope: self.clock.copy()}, read=False)
+                region.publish(start, {scope: self.clock.copy()}, read=False)
         self.clock.put(self.agent, epoch + release, UNFENCED)
 
     def __repr__(self) -> str:

@@ -36,6 +36,15 @@ def add(pair, out, n, scale, B: tl.constexpr, EVEN: tl.constexpr, bias=0.5):
         tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n) * scale + bias, mask=i < n)
 
 
+@triton.autotune([triton.Config(dict(B=n), num_warps=1) for n in (32, 64, 1 << 21)], key=[])
+@triton.jit
+def copy_by_two(x, out, n, B: tl.constexpr):
+    """Right in its first configuration alone; the third does not compile."""
+    for start in range(0, n, 2 * B - 32):
+        i = start + tl.arange(0, B)
+        tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
 @triton.jit
 def shift(x, out, by, N: tl.constexpr):
     i = tl.arange(0, N)
@@ -80,6 +89,25 @@ def forget(out, turns):
 def last_is_zero(x, out, N: tl.constexpr):
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(out + at, tl.load(x + at, mask=at < N * N - 1, other=0))
+
+
+@triton.jit
+def store_both(first, second, BY: tl.constexpr):
+    """All programs store to two places: the same, or each something else."""
+    tl.store(first, tl.program_id(0) // BY)
+    tl.store(second, tl.program_id(0) // BY)
+
+
+@triton.jit
+def store_again(x, n, N: tl.constexpr):
+    """Threads load and store by an index that wraps."""
+    at = tl.arange(0, N) % n
+    tl.store(x + n + at, tl.load(x + at))
+
+
+@triton.jit
+def store_back(x):
+    tl.store(x, tl.load(x))
 
 
 @triton.jit
@@ -152,6 +180,12 @@ def meet(arrived, programs):
     tl.atomic_add(arrived, 1)
     while tl.atomic_add(arrived, 0) < programs:
         pass
+
+
+@gluon.jit
+def misspelt(x):
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.initialise(bar, count=1)
 
 
 @gluon.jit
@@ -287,11 +321,36 @@ def of_place(n: int, block: int) -> tuple:
     return raise_in_place, (1,), (torch.zeros(n), n, block), dict(x=torch.ones(n))
 
 
-def of_table(n: int) -> tuple:
+def of_table(n: int, dtype: torch.dtype = torch.int64) -> tuple:
     """The kernel is given the addresses of its tensors in another."""
     KEPT[:] = torch.arange(n).float(), torch.zeros(n)
-    table = torch.tensor([tensor.data_ptr() for tensor in KEPT])
+    table = torch.tensor([tensor.data_ptr() for tensor in KEPT], dtype=dtype)
     return add_by_table, (1,), (table, N), {"table[1]": KEPT[0] + 1}
+
+
+def of_inner_addresses(by: int) -> tuple:
+    """Addresses of elements, the first of them `by` behind the first of a tensor."""
+    KEPT[:] = torch.arange(2 * N).float(), torch.zeros(2 * N)
+    table = torch.tensor([KEPT[0].data_ptr() + 4 * by, KEPT[1].data_ptr() + 4 * N], dtype=torch.uint64)
+    wanted = torch.cat([torch.zeros(N), torch.arange(by, by + N).float() + 1])
+    return add_by_table, (1,), (table, N), {"table[1]": wanted}
+
+
+class Like:
+    """Part of a tensor: what Triton asks of it, and no more."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: torch.dtype):
+        self.shape, self.dtype, self.data_ptr = shape, dtype, lambda: address
+
+
+def of_like(*strides: int) -> tuple:
+    """`strides`: those that x tells."""
+    KEPT[:] = torch.arange(2 * N).float(), torch.zeros(N)
+    x = Like(KEPT[0].data_ptr() + 4 * N, (N,), torch.float32)
+    if strides:
+        x.stride = lambda: strides
+    out = Like(KEPT[1].data_ptr(), (1, N), torch.float32)
+    return shift, (1,), (x, out, -2, N), dict(out=torch.arange(N - 2, 2 * N - 2).float()[None])
 
 
 KEPT: list[torch.Tensor] = []
@@ -301,6 +360,19 @@ def of_labels() -> tuple:
     labels = torch.tensor([*range(-1, N - 2), -100])
     args = (labels, torch.zeros_like(labels), -3, -100, N)
     return skip, (1,), args, dict(out=torch.where(labels == -100, 0, labels * -3))
+
+
+LINE = store_both.fn.__code__.co_firstlineno + 3
+
+
+def of_both(by: int = 9, **options) -> tuple:
+    first, second = torch.zeros(2, 1, dtype=torch.int32)
+    return store_both, (3,), (first, second, by), None, options
+
+
+def of_configurations(configs: int | str) -> tuple:
+    x = torch.arange(128.0)
+    return copy_by_two, (1,), (x, torch.zeros(128), 128), dict(out=x), dict(configs=configs)
 
 
 def of_square() -> tuple:

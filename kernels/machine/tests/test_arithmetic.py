@@ -203,6 +203,10 @@ def inserted(a: int, b: int, start: int, length: int, w: int) -> int:
     return b
 
 
+def ones_in(start: int, length: int) -> int:
+    return sum(1 << i for i in range(32) if start <= i < start + length)
+
+
 def carried(a: int, b: int) -> int:
     return a % 2**32 + b >> 32
 
@@ -260,6 +264,10 @@ bfind.shiftamt.K      K > u32           u32 u64                w - a.bit_length(
 brev.K                K > K             b32 b64                int(f"{a:0{w}b}"[::-1], 2)
 bfe.K                 K u32 u32 > K     u32 s32 u64 s64        extracted(a, b, c, kind)
 bfi.K                 K K u32 u32 > K   b32 b64                inserted(a, b, c, e, w)
+bmsk.clamp.b32        b32 b32 > b32     -                      ones_in(a, b)
+bmsk.wrap.b32         b32 b32 > b32     -                      ones_in(a % 32, b % 32)
+szext.clamp.K         K u32 > K         u32 s32                extracted(a, 0, min(b, 32), kind)
+szext.wrap.K          K u32 > K         u32 s32                extracted(a, 0, b % 32, kind)
 dp4a.u32.u32          u32 u32 u32 > u32   -                      dotted(a, b, c, "u", "u")
 dp4a.s32.s32          u32 u32 u32 > u32   -                      dotted(a, b, c, "s", "s")
 dp4a.u32.s32          u32 u32 u32 > u32   -                      dotted(a, b, c, "u", "s")
@@ -313,18 +321,18 @@ fma.rn.f32 {d}, {a}, {b}, 0f40000000;   f32 f32 > f32   -      total("rn", (a, b
 div.rn.K              K K > K           f32 f64                quotient(a, b)
 rcp.rn.K              K > K             f32 f64                quotient(1.0, a)
 sqrt.rn.K             K > K             f32 f64                root(a)
-add.rz.K              K K > K           f32 f64                total("rz", a, b)
-sub.rm.K              K K > K           f32 f64                total("rm", a, -b)
-mul.rp.K              K K > K           f32 f64                total("rp", (a, b))
-mul.rm.K              K K > K           f32 f64                total("rm", (a, b))
-fma.rz.K              K K K > K         f32 f64                total("rz", (a, b), c)
-fma.rm.K              K K K > K         f32 f64                total("rm", (a, b), c)
-fma.rp.K              K K K > K         f32 f64                total("rp", (a, b), c)
-div.rz.K              K K > K           f32 f64                quotient(a, b)
-div.rm.K              K K > K           f32 f64                quotient(a, b)
-rcp.rp.K              K > K             f32 f64                quotient(1.0, a)
-sqrt.rz.K             K > K             f32 f64                root(a)
-sqrt.rp.K             K > K             f32 f64                root(a)
+add.rz.K              K K > K           f32                    total("rz", a, b)
+sub.rm.K              K K > K           f32                    total("rm", a, -b)
+mul.rp.K              K K > K           f32                    total("rp", (a, b))
+mul.rm.K              K K > K           f32                    total("rm", (a, b))
+fma.rz.K              K K K > K         f32                    total("rz", (a, b), c)
+fma.rm.K              K K K > K         f32                    total("rm", (a, b), c)
+fma.rp.K              K K K > K         f32                    total("rp", (a, b), c)
+div.rz.K              K K > K           f32                    quotient(a, b)
+div.rm.K              K K > K           f32                    quotient(a, b)
+rcp.rp.K              K > K             f32                    quotient(1.0, a)
+sqrt.rz.K             K > K             f32                    root(a)
+sqrt.rp.K             K > K             f32                    root(a)
 add.ftz.K             K K > K           f32 f16                total("rn", a, b)
 mul.rn.ftz.K          K K > K           f32 f16                total("rn", (a, b))
 fma.rm.ftz.K          K K K > K         f32                    total("rm", (a, b), c)
@@ -360,8 +368,6 @@ cvt.rn.f16.K          K > f16           s32 u64 s16            a
 cvt.rn.bf16.K         K > bf16          s16 s32 u32 s64 u64    a
 cvt.rz.f32.K          K > f32           s32 s64 u64            a
 cvt.rm.f32.K          K > f32           s32 s64                a
-cvt.rp.f64.K          K > f64           s64 u64                a
-cvt.rz.f64.s64        s64 > f64         -                      a
 cvt.rzi.s64.K         K > s64           f32 f64 f16            as_integer(a, "rzi", "s64", kind)
 cvt.rni.s32.K         K > s32           f32 f64 bf16           as_integer(a, "rni", "s32", kind)
 cvt.rmi.u32.K         K > u32           f32 f64                as_integer(a, "rmi", "u32", kind)

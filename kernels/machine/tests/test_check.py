@@ -1,9 +1,8 @@
-"""Verdicts on small kernels, each with a mistake of one kind; what bad calls are told; traces."""
+"""Verdicts on small kernels, each with a mistake of one kind; what bad calls are told."""
 
 import contextlib
 import gc
 import io
-import json
 import os
 import re
 import resource
@@ -20,21 +19,28 @@ from kernels.machine import check, processes
 from kernels.machine.command import main
 from kernels.machine.tests.subjects import (
     DOUBLED,
+    LINE,
     STORE,
+    Like,
     N,
     asserts,
     forget,
     in_place,
     judge,
     lowest,
+    misspelt,
     odd_instruction,
     of_add,
+    of_both,
     of_box,
+    of_configurations,
     of_copy,
     of_empty,
     of_empty_box,
     of_hand_over,
+    of_inner_addresses,
     of_labels,
+    of_like,
     of_mailbox,
     of_meeting,
     of_place,
@@ -48,12 +54,19 @@ from kernels.machine.tests.subjects import (
     of_view,
     shift,
     shift_row,
+    store_again,
+    store_back,
     tickets,
 )
 from kernels.machine.trial import Outcome, Trial
 
 SUBJECTS = {
-    "exact, of whole blocks": (lambda: of_add(64), "exact: as expected under 8 orders of events$"),
+    "exact, of whole blocks": (
+        lambda: of_add(64), "exact: as expected under 8 orders of events\n  config  1 of 2: B: 32, num_warps: 1, .*$",
+    ),
+    "exact, the second": (lambda: (*of_add(64), dict(configs=2)), "exact: as expected.*  config  2 of 2: B: 1, "),
+    "wrong, the second": (lambda: of_configurations("all"), r"wrong: out\[64\] is 0, .*  config  2 of 3: B: 64, "),
+    "exact, all": (lambda: (*of_add(64), dict(configs="all")), "exact: as expected.*  config  2 of 2: B: 1, "),
     "exact, of ragged ones": (lambda: of_add(50, bias=1), "wrong: .*differ, by up to 0.5"),
     "exact for Ampere": (lambda: of_shift(3, "sm_80"), "exact"),
     "exact, TMA": (lambda: of_box(WAITS=True, ENDS=True), "exact"),
@@ -74,6 +87,30 @@ SUBJECTS = {
     "race of a scalar": (lambda: of_place(1, 1), r"race: x\[0\] is written and read"),
     "exact, by addresses": (lambda: of_table(N), "exact: "),
     "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
+    "exact, by unsigned addresses": (lambda: of_table(N, torch.uint64), "exact: "),
+    "exact, by inner addresses": (lambda: of_inner_addresses(N), "exact: "),
+    "above, by inner addresses": (lambda: of_inner_addresses(N + 1), r"bounds: the element 1 behind .* table\[0\]"),
+    "exact, of what is like a tensor": (of_like, "exact: "),
+    "exact, of what is like a tensor and goes backwards": (lambda: of_like(-1), "exact: "),
+    "exact, of equal values": (
+        of_both,
+        rf"exact: .*\n  note    race of equal values at subjects.py:{LINE}: \d+ races, with no order between"
+        rf"\n  note    race of equal values at subjects.py:{LINE + 1}: ",
+    ),
+    "exact, of equal values of lanes": (
+        lambda: (store_again, (1,), dict(x=torch.arange(200.0), n=100, N=256, num_warps=1)), "exact: .*equal values",
+    ),
+    "race of equal values": (lambda: of_both(strict=True), r"race: first\[0\] is written twice"),
+    "race of unequal values": (lambda: of_both(1), r"race: first\[0\] is written twice"),
+    "race of a scalar that stays": (lambda: (store_back, (2,), (torch.ones(1),)), r"race: x\[0\] is written and read"),
+    "race behind an accepted one": (
+        lambda: of_both(1, accept=f"tests/subjects.py:{LINE}"),
+        rf"race: second\[0\] is .*\n  accept  subjects.py:{LINE}: \d races? .*\n  behind  an accepted race at subj",
+    ),
+    "order behind accepted ones": (
+        lambda: of_both(1, accept=[f"subjects.py:{LINE}", f"subjects.py:{LINE + 1}"]),
+        r"order: .*\n  accept  .*\n  accept  .*\n  behind  an accepted race at .*: it may be a consequence of that",
+    ),
     "exact, of 8 bits": (lambda: of_copy(0, torch.float8_e4m3fn), "exact: "),
     "exact, by its tolerance": (lambda: of_copy(0.5, tolerance=0.5), "exact: "),
     "wrong, by its tolerance": (lambda: of_copy(3e-5, tolerance=0), "wrong: "),
@@ -200,7 +237,7 @@ def test_many_programs_that_stand_at_once_take_little_each(elsewhere):
 def frozen_in_and_after_a_check() -> list[bool]:
     frozen = []
 
-    def run(trial: Trial, seed: int, trace: None) -> Outcome:
+    def run(trial: Trial, seed: int) -> Outcome:
         frozen.append(gc.get_freeze_count() > 0)
         return Outcome("exact", "", seed, 0)
 
@@ -240,12 +277,25 @@ def test_verdict_says_what_to_act_on(judged, name):
 BAD_CALLS = {
     "arch": (dict(arch="sm_70"), "arch 'sm_70': it is one of sm_80, sm_86, sm_89, sm_90, sm_90a"),
     "seeds": (dict(seeds=0), "seeds=0: it is a whole number from 1 on"),
+    "a configuration": (
+        dict(kernel=of_configurations(4)[0], args=of_configurations(4)[2], configs=4),
+        "configs=4: .* has 3",
+    ),
+    "one that does not compile": (
+        dict(kernel=of_configurations(3)[0], args=of_configurations(3)[2], configs=3),
+        "copy_by_two, config 3 of 3: .*, does not compile .*",
+    ),
+    "accept": (dict(accept="sort.py"), "accept='sort.py': it is a line as a verdict names it, 'sort.py:214' or .*"),
     "grid is a number": (dict(grid=4), r"grid 4 is not one to three whole numbers from 0 on, as \(4,\) or \(4, 2\)"),
     "grid below 0": (dict(grid=lambda args: (args["N"], -1)), r"grid \(128, -1\) is not one to three"),
     "too many": (dict(args=(1, 2, 3, 4, 5)), "shift has 4 arguments, 5 are given; options go by name"),
     "missing": (dict(args=dict(x=torch.ones(N), N=N)), "shift needs out, by too; give it in args"),
     "unknown": (dict(args=dict(num_wraps=4)), "shift has no argument num_wraps; did you mean num_warps"),
     "no kernel": (dict(kernel=print), "print> is no kernel: it is a function under @triton.jit or @gluon.jit"),
+    "memory that is not torch's": (
+        dict(args=(Like(64, (N,), torch.int8), 0, 0, N)),
+        "x is at 0x40, where no tensor .*",
+    ),
     "device": (dict(args=(torch.ones(N, device="meta"), 0, 0, N)), r"x is a .* tensor on meta; .*: x.cpu\(\)"),
     "numpy": (dict(args=(torch.ones(N).numpy(), 0, 0, N)), r"x is of NumPy; torch.from_numpy\(x\)"),
     "expected of no tensor": (dict(expected=dict(y=1)), "expected has y, which is no tensor of args; those are x, out"),
@@ -261,6 +311,10 @@ BAD_CALLS = {
     "pruned": (
         dict(kernel=of_pruned(0)[0], args=(torch.ones(N), torch.ones(N))),
         "shift_row: early_config_prune leaves none of its 1 configurations",
+    ),
+    "attribute": (
+        dict(kernel=misspelt, args=(torch.ones(N),)),
+        r"misspelt does not compile for sm_90a: mbarrier.initialise\(bar, count=1\): .*no attribute 'initialise'.*",
     ),
     "compiler": (dict(args=(torch.ones(N), torch.ones(N), 0, 3)), "shift does not compile for sm_90a: .*power of 2"),
 }
@@ -290,35 +344,6 @@ def test_interpreted_kernels_are_refused(monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     with pytest.raises(ValueError, match="TRITON_INTERPRET is set"):
         check(shift, (1,), (torch.ones(N), torch.ones(N), 0, N))
-
-
-def traced() -> list[dict]:
-    """Events of a run that hangs, and of one with TMA."""
-    traces = []
-    for subject in (of_ring("mbarrier.arrive(empty)"), of_box(WAITS=True, ENDS=True)):
-        with tempfile.NamedTemporaryFile() as file:
-            judge(*subject, seeds=2, trace=file.name)
-            traces.append(json.loads(Path(file.name).read_text()))
-    return traces
-
-
-def test_a_trace_has_what_perfetto_reads(elsewhere):
-    """By the Trace Event Format, whose phases are: X complete, i instant, b and e asynchronous, M metadata."""
-    hung, moved = elsewhere(traced)
-    needed = {"X": {"ts", "dur"}, "i": {"ts", "s"}, "b": {"ts", "id"}, "e": {"ts", "id"}, "M": set()}
-    for event in [*hung["traceEvents"], *moved["traceEvents"]]:
-        assert {"name", "pid", "tid", *needed[event["ph"]]} <= event.keys()
-    tracks = {event["args"]["name"] for event in hung["traceEvents"] if event["ph"] == "M"}
-    assert tracks == {"CTA 0", *(f"warp {number}" for number in range(8))}
-    *_, fault = hung["traceEvents"]
-    assert fault["s"] == "g"
-    assert fault["name"].startswith("nobody can go on")
-    waits = [event for event in hung["traceEvents"] if event["name"].startswith("waits: mbarrier.try_wait")]
-    assert {"doubled.py:11", "doubled.py:20"} <= {event["args"]["source"] for event in waits}
-    began, ended = ([e for e in moved["traceEvents"] if e["ph"] == phase] for phase in "be")
-    assert {event["cat"] for event in began} == {"TMA load", "TMA store"}
-    assert sorted(e["id"] for e in began) == sorted(e["id"] for e in ended)
-    assert all(e["ts"] > b["ts"] for b in began for e in ended if e["id"] == b["id"])
 
 
 def refused() -> list[str]:
@@ -352,7 +377,7 @@ def test_the_command_says_in_one_line_what_is_wrong(elsewhere):
         "broken.py failed: .*nothing_at_all'",
         "no kernel cases; it has .*doubled",
         "unrecognized arguments: --gpu",
-        "doubled.py: which .*",
+        which,
         which,
         which,
         "--triton 3.x is no version.*",

@@ -127,11 +127,26 @@ SENT = PIECES | dict(
     FILL7="st.shared.b32 [%r4+512], 7;",
     FIRST="ld.shared.b32 %r1, [%r9+1024]; @%one st.global.b32 [%A], %r1;",
 )  # fmt: skip
+DONE = "mbarrier::complete_tx::bytes"
+SENT |= dict(
+    PAIR=f"st.async.weak.shared::cluster.{DONE}.v2.b32 [%r7], {{%r2, 5}}, [%r10+64];",
+    FEW=f"@%one st.async.shared::cluster.{DONE}.u32 [%r10+1024], 9, [%r10+64];",
+    ADD=f"red.async.relaxed.cluster.shared::cluster.{DONE}.add.u32 [%r10+1024], 3, [%r10+64];",
+    EXPECT="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 256;",
+    CLEAR="@%one st.shared.b32 [%r9+1024], 0;",
+    AT="shl.b32 %r7, %l, 3; add.u32 %r7, %r7, %r10; add.u32 %r7, %r7, 1024; add.u32 %r2, %l, 100;",
+    FLOAT=f"st.async.{DONE}.f16 [%r10+1024], %h1, [%r10+64];",
+)
 # From CTA 1 to CTA 0.
 COPIES = """
 100: INIT SYNC BYTES L0 FIRST SYNC / FILL FENCED SYNC SEND SYNC FILL7
 reads shared memory that .* wrote, with no fence.proxy.async: INIT SYNC BYTES L0 SYNC / FILL SYNC SEND SYNC
 overwrites shared memory while reader|that .* wrote: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SEND FILL7 SYNC
+100: INIT SYNC EXPECT L0 FIRST SYNC / AT SYNC PAIR SYNC
+96: CLEAR INIT SYNC BYTES L0 FIRST SYNC / SYNC ADD SYNC
+wrote, with no order|nobody wrote: INIT SYNC EXPECT FIRST SYNC / AT SYNC PAIR SYNC
+overwrites shared memory while reader|that .* wrote: CLEAR INIT SYNC FIRST EXPECT L0 SYNC / AT SYNC PAIR SYNC
+nobody can go on: INIT SYNC EXPECT L0 SYNC / AT SYNC FEW SYNC
 120 bytes, multiples of 16: INIT SYNC BYTES SYNC / FILL FENCED SYNC ODD SYNC
 ends while CTA 0 may still access: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SEND ARRIVE
 """

@@ -4,6 +4,7 @@
 
 import threading
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -106,10 +107,16 @@ def of_everything() -> dict:
             add_up[lambda args: (triton.cdiv(args["n"], args["B"]),)](x.detach().int(), total, 100)
         doubles = Double.apply(x)
         doubles.sum().backward()
+        out = torch.empty_like(doubles)
+        made = double.warmup(doubles, out, 128, num_warps=4, grid=(1,))
+        made._init_handles()
+        made[(1, 1, 1)](doubles.detach(), out, 128)
+        torch.accelerator.synchronize()
+        asked = [made.n_regs > 4, made.n_spills, torch.accelerator.current_device_index(), torch.equal(out, 4 * x)]
         is_right = torch.equal(doubles, 2 * x) and torch.equal(x.grad, 2 * torch.ones_like(x))
     return dict(
         outcome=outcome(record), total=total.item(), right=is_right, hooks=len(HOOKED), left=len(add_up.cache),
-        code=record.exit_code, says=str(record), files=[launch.file for launch in record.verdicts],
+        asked=asked, code=record.exit_code, says=str(record), files=[launch.file for launch in record.verdicts],
     )  # fmt: skip
 
 
@@ -200,11 +207,13 @@ def of_leaving() -> dict:
 
 
 def of_inductor() -> dict:
-    """A function that torch compiles, twice in blocks."""
+    """A function that torch compiles, twice in blocks, under a build of torch's with CUDA: whose driver is asked."""
     x, sizes = torch.randn(20, 40, requires_grad=True), []
     function = torch.compile(lambda x: torch.nn.functional.gelu(x).sum(-1))
+    with_cuda = dict(_accelerator_getAccelerator=lambda: torch.device("cuda"))
+    with_cuda["_accelerator_getDeviceIndex"] = lambda: torch.cuda._lazy_init()
     for _ in range(2):
-        with launches(seeds=1) as record:
+        with patch.multiple(torch._C, **with_cuda), launches(seeds=1) as record:
             result = function(x)
             result.sum().backward()
         sizes.append(len(record.verdicts))
@@ -214,14 +223,15 @@ def of_inductor() -> dict:
 
 def test_a_function_goes_on_with_right_results(elsewhere):
     of = elsewhere(of_everything)
-    kernels = ["add_up", "add_up", "double", "double"]
+    kernels = ["add_up", "add_up", "double", "double", "double"]
     assert [(kernel, kind) for kernel, _, kind in of["outcome"]] == [(kernel, "exact") for kernel in kernels]
     assert of["total"] == 2 * sum(range(100))
     assert of["right"]
+    assert of["asked"] == [True, 0, 0, True]
     assert of["hooks"] == 2
     assert of["left"] == of["code"] == 0
     assert {file.rpartition("/")[2] for file in of["files"]} == {"test_launches.py"}
-    assert of["says"].endswith(", sm_90a: 4 launches, 2 kernels: 4 exact")
+    assert of["says"].endswith(", sm_90a: 5 launches, 2 kernels: 5 exact")
 
 
 def test_each_launch_has_a_verdict_and_finds_what_the_one_before_it_left(elsewhere):

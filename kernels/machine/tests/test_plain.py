@@ -3,11 +3,13 @@ is the thread, `o` where its element of the first array is, which gets `b`."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernels.machine import check_ptx
+from kernels.machine.stand_ins import StandIns
 
 NVRTC = (Path(__file__).parent / "nvrtc.ptx").read_text()
 """By NVRTC 13.0, for sm_90a. In CUDA C++:
@@ -112,6 +114,7 @@ PIECES = ".param .u64 out, .param .u8 x, .param .s16 y, .param .f32 z, .param .a
 SUM = """ld.param.s8 b, [x]; ld.param.s16 c, [y]; add.u32 b, b, c; ld.param.f32 %f1, [z]; cvt.rzi.s32.f32 c, %f1;
 add.u32 b, b, c; mov.u64 %d1, s; cvta.param.u64 %d1, %d1; ld.u32 c, [%d1+8]; add.u32 b, b, c; ld.param.u32 c, [s+16];
 add.u32 b, b, c;"""
+EARLY = ".shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; ld.shared.u32 b, [c];"
 EXACT = {
     "labels without a dollar, bra by a predicate": ("LOOP: add.u32 b, b, 1; setp.lt.u32 p, b, a; @p bra LOOP;",
         dict(), HERE.clamp(min=1)),
@@ -138,16 +141,72 @@ EXACT = {
         dict(), torch.where(HERE > 20, 0, 1)),
     "a barrier of some": ("setp.lt.u32 p, a, 32; @p bra SOME; bar.arrive 3, 64; bra END; SOME: bar.sync 3, 64; END:",
         dict(), HERE * 0),
+    "registers without a space": ("{.reg.b16  h1, h2; mov.b32 {h1,h2}, a; cvt.u32.u16 b, h1;}", dict(), HERE),
+    "multiprocessors": ("mov.u32 b, %smid; mov.u32 c, %nsmid; setp.lt.u32 p, b, c; selp.u32 b, a, 0, p;", dict(), HERE),
+    "a value that nobody uses": (f"{EARLY} xor.b32 b, b, b; add.u32 b, b, a;", dict(), HERE),
     "setmaxnreg without a count": ("setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232;",
         dict(more=".maxntid 384, 1, 1"), HERE * 0),
 }  # fmt: skip
+INIT = """.shared .b64 bar; mov.u32 c, bar; and.b32 b, a, 31; setp.eq.u32 p, a, 0; @p mbarrier.init.shared.b64 [c], {};
+bar.sync 0; setp.eq.u32 p, b, 0; LOOP: mbarrier.try_wait.parity.shared.b64 q, [c], 1; @!q bra LOOP;"""
+ARRIVE = "mbarrier.arrive.shared.b64 _, [c];"
+OWN_PART = "mov.u32 c, %ctaid.x; mul.wide.u32 t, c, 32; add.u64 o, o, t;"
+POLLS = f""".shared .b64 bar; mov.u32 c, bar; setp.eq.u32 p, a, 0; @p mbarrier.init.shared.b64 [c], 32; bar.sync 0;
+setp.lt.u32 p, a, 32; @p bra WAIT; mbarrier.arrive.shared.b64 _, [c]; exit;
+WAIT: mbarrier.try_wait.parity.shared.b64 q, [c], 0; @!q bra WAIT; setp.ge.u32 p, a, 8; @p exit; {OWN_PART}"""
+EIGHT = dict(grid=(8,), block=(8,))
+WARPS = """.shared .u32 s[64]; mov.u32 c, s; mad.lo.u32 c, a, 4, c; setp.lt.u32 p, a, 32; not.pred q, p;
+st.shared.u32 [c], 0; bar.sync 0;"""
+
+
+def first(one: str, other: str) -> str:
+    """Warp 0 does one thing, then warp 1 another, with no order between."""
+    return f"""{WARPS} @q bra SPIN; {one} st.volatile.shared.u32 [s+252], 9; bra END;
+SPIN: ld.volatile.shared.u32 c, [s+252]; setp.ne.u32 p, c, 9; @p bra SPIN; {other} END:"""
+
+
 KINDS = {
     "a barrier that one warp leaves out": ("setp.lt.u32 p, a, 32; @!p bra END; bar.sync 3, 64; END:", {},
         r"hang: .*\n  waits   CTA 0, warp 0\n          PTX line 9: bar.sync 3, 64"),
     "no barrier": (TILE + SLOT.replace("bar.sync 0;", ""), {},
         r"(race|uninitialised): .*\n.*\n *PTX line 9: ld.shared"),
-    "a race of a variable": ("st.global.u32 [n], a;", dict(module=".global .u32 n;", grid=(2,), block=(1,)),
+    "a race of a variable": ("mov.u32 b, %ctaid.x; st.global.u32 [n], b;",
+        dict(module=".global .u32 n;", grid=(2,), block=(1,)),
         r"race: byte 0 of the variable n \(4 bytes\) is written twice"),
+    "equal values": (f"{WARPS} @p st.shared.u32 [s], 7; @q st.shared.u32 [s], 7;", {},
+        r"exact: .*\n  note    race of equal values at PTX line 10: 3 races"),
+    "equal values, behind an atomic": (first("red.global.or.b32 [n], 7;", "st.global.u32 [n], 7;"),
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n"),
+    "equal values, behind a load": (first("ld.global.u32 c, [n];", "st.global.u32 [n], 0;"),
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n"),
+    "equal values of lanes, behind an atomic": (f"{WARPS} setp.eq.u32 p, a, 0; setp.eq.u32 q, a, 1; "
+        "@p red.shared.or.b32 [s], 7; @q st.shared.u32 [s], 7;", dict(block=(32,)), "race: byte 0"),
+    "accepted races": (f"{WARPS} @p st.shared.u32 [s], 7;\n@q ld.shared.u32 c, [s];", dict(accept="PTX line 11"),
+        r"exact: .*\n  accept  PTX line 11: 3 races that count"),
+    "accepted races of lanes": (f"{WARPS} st.shared.u32 [c], a; xor.b32 c, c, 4;\nld.shared.u32 b, [c];\n"
+        "ld.shared.u32 b, [c];", dict(accept="PTX line 11", block=(32,)), r"exact: .*\n  accept  PTX line 11: 3 races"),
+    "a value that is stored": (EARLY, {}, "uninitialised: byte 0 "),
+    "a condition": (f"{EARLY} setp.gt.s32 p, b, 0; selp.u32 b, 1, 2, p;", {}, "uninitialised: byte 0 "),
+    "a loop": (f"{EARLY} setp.gt.s32 p, b, 0; @p bra END; add.u32 c, c, 1; END: mov.u32 b, 0;", {}, "uninitialised: "),
+    "whether a value is none": (f"{EARLY} setp.ne.u32 p, b, 0; selp.u32 b, 1, 2, p;", {}, "uninitialised: byte 0 "),
+    "the more of two": (f"{EARLY} max.f32 b, b, 0f42000000;", {}, "uninitialised: byte 0 "),
+    "the less of two": (f"{EARLY} min.f32 b, b, 0fC2000000;", {}, "uninitialised: byte 0 "),
+    "an address": (f"{EARLY} and.b32 b, b, 252; ld.shared.u32 c, [b]; mov.u32 b, c;", {}, "uninitialised: byte 0 "),
+    "a race behind a value that nobody uses": (f"{EARLY} mov.u32 b, a; st.global.u32 [n], a;",
+        dict(module=".global .u32 n;"), "race: byte 0 of the variable n "),
+    "each lane arrives for itself": (INIT.format(64) + ARRIVE, {}, "exact: [^\n]*$"),
+    "a lane arrives for its warp": (f"{INIT.format(2)} setp.eq.u32 p, b, 0; @p {ARRIVE}", {}, "exact: .*\n  perhaps"),
+    "stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT, "exact: .* events; in all but the first 2 of 8 programs stand"),
+    "no stand-ins": (f"{OWN_PART} mov.u32 b, c;", EIGHT | dict(all_programs=True), "exact: .* 3 orders of events$"),
+    "stand-ins of two ways": (f"{OWN_PART} setp.eq.u32 p, c, 3; @p bra END; add.u32 b, c, 7; END:", EIGHT,
+        "exact: .*; in all but the first 3 of 8 programs"),
+    "programs with flags": (f"{OWN_PART} ld.global.relaxed.gpu.u32 b, [o];", EIGHT, "exact: .* 3 orders of events$"),
+    "programs with atomics": (f"{OWN_PART} atom.global.add.u32 b, [o], 1;", EIGHT, "exact: .* 3 orders of events$"),
+    "a program that overwrites what others have read": (f"{OWN_PART} ld.global.u32 b, [n]; setp.eq.u32 p, c, 7;"
+        "@p st.global.u32 [n], 1;", EIGHT | dict(module=".global .u32 n;", slots=1), "exact: .* 3 orders of events$"),
+    "stand-ins that poll": (POLLS, dict(grid=(8,), block=(64,)), "exact: .*; in all but the first 2 of 8 programs"),
+    "programs that store the same": ("mov.u32 b, a;", EIGHT, "exact: .* 3 orders of events\n"),
+    "a fault of stand-ins": (f"{OWN_PART} mov.u32 b, %clock;", EIGHT, r"order: (.|\n)*again   seed=0, seeds=2: sm_90a"),
     "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
@@ -200,6 +259,23 @@ def test_what_is_wrong_is_told(name):
     body, more, text = KINDS[name]
     verdict, _ = judged(body, **more)
     assert re.match(text, str(verdict)), verdict
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_stand_ins_leave_what_all_would_have_left(processes):
+    expected = HERE // 8 * 10 + HERE % 8
+    body = f"{OWN_PART} mad.lo.u32 b, c, 10, a;"
+    verdict, out = judged(body, processes=processes, expected=[expected.int()], **EIGHT)
+    assert "2 of 8" in verdict.text, verdict
+    assert out.tolist() == expected.tolist()
+
+
+def test_other_programs_stand_for_the_others_in_each_order():
+    launch = SimpleNamespace(first=4, program=SimpleNamespace(cluster=2))
+    stand_ins = StandIns(launch, [[5, 6, 7, 8], [9]], {}, {})
+    assert {tuple(stand_ins.ctas(stand_ins.chosen(seed))) for seed in range(99)} == {
+        (2 * a, 2 * a + 1, 2 * b, 2 * b + 1, 10, 11) for a in range(1, 5) for b in range(a + 1, 5)
+    }
 
 
 @pytest.mark.parametrize("name", BAD)

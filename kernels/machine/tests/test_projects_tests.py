@@ -107,6 +107,14 @@ def test_a_projects_tests_run_without_a_gpu(elsewhere):
     assert not of["left"]
 
 
+def test_a_line_of_pyproject_accepts_races(elsewhere):
+    of = elsewhere(ran, "--machine", "-omachine_accept=project.py:10")
+    _, *raced = of["entries"]
+    assert {entry["kind"] for entry in raced} <= {"exact", "order"}
+    for entry in raced:
+        assert re.search(r"\n  accept  project.py:10: \d+ races? that count as ordered", entry["text"])
+
+
 def test_without_the_option_only_the_fixture_takes_launches(elsewhere):
     of = elsewhere(ran)
     assert re.search(r"1 failed, 5 skipped", of["out"])

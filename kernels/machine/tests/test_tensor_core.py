@@ -122,12 +122,14 @@ LANE, THREAD = np.arange(32)[:, None], np.arange(128)[:, None]
 
 def whole(shape: tuple[int, ...], kind: str, seed: int) -> np.ndarray:
     """From -4 to 4; beside the limit where integers add up."""
-    numbers = np.random.default_rng(seed).integers(0 if kind == "u8" else -4, 5, shape)
+    numbers = np.random.default_rng(seed).integers(0 if kind in ("u8", "u4") else -4, 5, shape)
     return numbers + (2**31 - 20 if kind == "s32" else 0)
 
 
 def encoded(values: np.ndarray, kind: str) -> np.ndarray:
     """Return bytes. What tf32 has in its lowest bits counts for nothing."""
+    if kind in ("s4", "u4"):
+        return (values[..., ::2] & 15 | (values[..., 1::2] & 15) << 4).astype(np.uint8)
     data = torch.from_numpy(values.astype(np.float64)).to(TORCH[kind]).contiguous().view(torch.uint8).numpy()
     return (data.view(np.uint32) | 0x1FFF).view(np.uint8) if kind == "tf32" else data
 
@@ -165,6 +167,9 @@ m16n8k16  f16 bf16         q + 8 * (i // 2 % 2)   2 * t + i % 2 + 8 * (i > 3)   
 m16n8k16  f64              q + 8 * (i % 2)        2 * (i - i % 2) + t           t + 4 * i
 m16n8k16  s8 u8 e4m3 e5m2  q + 8 * (i > 3)        4 * t + i % 4                 4 * t + i
 m16n8k32  s8 u8 e4m3 e5m2  q + 8 * (i // 4 % 2)   4 * t + i % 4 + 16 * (i > 7)  4 * t + i % 4 + 16 * (i > 3)
+m8n8k32   s4 u4            q                      8 * t + i                     8 * t + i
+m16n8k32  s4 u4            q + 8 * (i > 7)        8 * t + i % 8                 8 * t + i
+m16n8k64  s4 u4            q + 8 * (i // 8 % 2)   8 * t + i % 8 + 32 * (i > 15)  8 * t + i % 8 + 32 * (i > 7)
 """
 ROWS = [re.split(r"\s{2,}", row) for row in FRAGMENTS.strip().splitlines()]
 A_OF = {kind: row[2:4] for row in ROWS for kind in row[1].split()}

@@ -146,7 +146,7 @@ TRIALS = {
 
 def judgement(name: str) -> str:
     launch, expected = TRIALS[name]()
-    return str(check(*vars(launch).values(), expected=expected, seeds=SEEDS))
+    return str(check(launch.kernel, launch.grid, launch.args, expected=expected, seeds=SEEDS))
 
 
 def everything() -> list[list[str]]:

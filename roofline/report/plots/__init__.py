@@ -1,21 +1,17 @@
 """The figures of a report: functions from `run.frame()` to a matplotlib figure, for notebooks too; `OF_RUN` are of the
 run itself. Each is None where there is nothing to draw."""
 
-from roofline.report.plots.attention import attention
 from roofline.report.plots.memory_roofline import memory_roofline
 from roofline.report.plots.network_roofline import network_roofline
 from roofline.report.plots.overlap import overlap
-from roofline.report.plots.steps import step_memory
 from roofline.report.plots.timeline import timeline
 
 FIGURES = {
     "memory_roofline": memory_roofline,
     "network_roofline": network_roofline,
     "overlap": overlap,
-    "attention": attention,
 }
 OF_RUN = {
     "timeline": timeline,
-    "step_memory": step_memory,
 }
 __all__ = [*FIGURES, *OF_RUN]

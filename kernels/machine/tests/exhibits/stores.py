@@ -210,6 +210,18 @@ def turned_in_place(mended: bool):
     return turn_pairs, (3,), args, {"q_ptr": right}
 
 
+@triton.jit
+def double_all(x_ptr, out_ptr, N: tl.constexpr):
+    """Each program stores all of it: a race of equal values, which is a note."""
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, 2 * tl.load(x_ptr + i))
+
+
+def same_values(mended: bool):
+    x = whole(64)
+    return double_all, (3,), dict(x_ptr=x, out_ptr=whole(64), N=64), {"out_ptr": 2 * x}
+
+
 EXHIBITS = [
     Exhibit("accepted_tokens", "vllm-ascend 13013", "none reported", accepted_tokens, "race"),
     Exhibit("conv_state", "TensorRT-LLM 17522", UNKNOWN, conv_state, "race"),
@@ -218,6 +230,7 @@ EXHIBITS = [
     Exhibit("flattened", "triton 8259", UNKNOWN, flattened, "race"),
     Exhibit("overshot", "mamba 537", UNKNOWN, overshot, "race"),
     Exhibit("turned_in_place", "Megatron-LM 5963", UNKNOWN, turned_in_place, "race"),
+    Exhibit("same_values", "TritonBench 10", "none reported", same_values, "exact"),
     Exhibit("row_zero", "Triton-distributed 185", "NaN, garbage", row_zero, "race"),
     Exhibit("splits_overlap", "facebookexperimental/triton 3401", UNKNOWN, splits_overlap, "race"),
     Exhibit("partial_barrier", "tilelang 2556", "H100: differs between runs", part(1, "nowhere"), "race"),

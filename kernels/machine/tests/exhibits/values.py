@@ -152,10 +152,26 @@ def register_operand(mended: bool):
 
 
 UNKNOWN = "not looked up"
+
+
+@triton.jit
+def lowest_in_row(x_ptr, out_ptr, N: tl.constexpr, B: tl.constexpr, MENDED: tl.constexpr):
+    """The default kernel for NVIDIA in release 5.0.2 has the mask True: a row reads into the next."""
+    i, row = tl.arange(0, B), tl.program_id(0)
+    tl.store(out_ptr + row, tl.argmin(tl.load(x_ptr + row * N + i, mask=(i < N) | (not MENDED), other=99), 0))
+
+
+def masked_argmin(mended: bool):
+    x = torch.stack([torch.randperm(100, dtype=torch.int32) for _ in range(4)])
+    args = dict(x_ptr=x, out_ptr=whole(4), N=100, B=128, MENDED=mended)
+    return lowest_in_row, (4,), args, {"out_ptr": x.argmin(1)}
+
+
 EXHIBITS = [
     Exhibit("dirty_sum", "Triton-distributed 184", UNKNOWN, dirty_sum, "uninitialised"),
     Exhibit("empty_workspace", "Triton-distributed 184", UNKNOWN, empty_workspace, "uninitialised"),
     Exhibit("no_other", "Triton's language: undefined", "none reported", no_other, "wrong"),
+    Exhibit("masked_argmin", "FlagGems 6447, live", "wrong indices", masked_argmin, "bounds"),
     Exhibit("scales_beyond", "triton 10772", UNKNOWN, scales_beyond, "bounds"),
     Exhibit(
         "wrapped_offset",

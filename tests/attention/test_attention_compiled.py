@@ -1,4 +1,4 @@
-"""What the compiler made of the kernels of kernels.attention. The machine runs them: test_shipped.py."""
+"""What the compiler made of the kernels of attention. The machine runs them: test_shipped.py."""
 
 import attention_cases
 import pytest

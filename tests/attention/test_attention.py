@@ -4,7 +4,7 @@ import pytest
 import torch
 from attention_cases import exact
 
-from kernels import attention
+from kernels.attention import kernel
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -25,8 +25,8 @@ def tensors(device):
 def verify(q, k, v, grad, causal):
     """Compare out, lse and what flows back through autograd."""
     leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
-    out = attention.attention(*leaves, causal)
-    results = [out.detach(), attention.forward(q, k, v, causal)[1], *torch.autograd.grad(out, leaves, grad)]
+    out = kernel.attention(*leaves, causal)
+    results = [out.detach(), kernel.forward(q, k, v, causal)[1], *torch.autograd.grad(out, leaves, grad)]
     for name, result, wanted in zip(
         ("out", "lse", "dq", "dk", "dv"), results, exact(q, k, v, grad, causal), strict=True
     ):
@@ -44,7 +44,7 @@ def test_out_and_gradients_are_those_of_float64(width, length, causal, dtype, te
 
 
 def test_heads_follow_one_another_however_many_run_at_a_time(tensors, monkeypatch):
-    monkeypatch.setattr(attention, "L2_BYTES", 2 * 2 * 130 * 32 * 2)  # two heads; of three, the last is by itself
+    monkeypatch.setattr(kernel, "L2_BYTES", 2 * 2 * 130 * 32 * 2)  # two heads; of three, the last is by itself
     q, k, v, grad = (torch.cat([tensor, tensor[:, :1]], 1) for tensor in tensors(32, 130))
     verify(q, k, v, grad, True)
 
@@ -52,23 +52,23 @@ def test_heads_follow_one_another_however_many_run_at_a_time(tensors, monkeypatc
 def test_scores_far_from_zero_overflow_nowhere(tensors):
     q, k, v, grad = tensors(32, 70)
     q, k = 100 * q, 10 * k
-    out, lse = attention.forward(q, k, v, False)
+    out, lse = kernel.forward(q, k, v, False)
     wanted = exact(q, k, v, grad, False)
     assert lse.abs().max() > 1000
     torch.testing.assert_close((out.double(), lse.double()), tuple(wanted[:2]), rtol=1e-2, atol=1e-2)
-    assert all(gradient.isfinite().all() for gradient in attention.backward(q, k, v, out, lse, grad, False))
+    assert all(gradient.isfinite().all() for gradient in kernel.backward(q, k, v, out, lse, grad, False))
 
 
 def test_results_are_those_of_autograd(tensors):
     q, k, v, _ = tensors(32, 70)
-    out, lse = attention.forward(q, k, v, True)
+    out, lse = kernel.forward(q, k, v, True)
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
-    graph = attention.attention(*leaves, True)
+    graph = kernel.attention(*leaves, True)
     assert len(graph.grad_fn.saved_tensors) == len((q, k, v, out, lse))
     assert torch.equal(graph, out)
     # A gradient that autograd has expanded has no rows of its own.
     gradients = torch.autograd.grad(graph.sum(), leaves)
-    assert all(map(torch.equal, gradients, attention.backward(q, k, v, out, lse, torch.ones_like(q), True)))
+    assert all(map(torch.equal, gradients, kernel.backward(q, k, v, out, lse, torch.ones_like(q), True)))
 
 
 WRONG = {
@@ -88,13 +88,13 @@ WRONG = {
 def test_what_cannot_be_taken_is_refused_with_the_way_out(wrong, tensors):
     change, message = WRONG[wrong]
     with pytest.raises(ValueError, match=message):
-        attention.attention(*(change(tensor) for tensor in tensors(32, 70)[:3]), True)
+        kernel.attention(*(change(tensor) for tensor in tensors(32, 70)[:3]), True)
 
 
 def test_tensors_that_are_not_alike_are_refused_by_name(tensors):
     q, k, v, grad = tensors(32, 70)
     with pytest.raises(ValueError, match=r"v is \[1, 2, 69, 32\] torch.float16 on .*, q is .*; make them alike"):
-        attention.forward(q, k, v[:, :, 1:], True)
-    out, lse = attention.forward(q, k, v, True)
+        kernel.forward(q, k, v[:, :, 1:], True)
+    out, lse = kernel.forward(q, k, v, True)
     with pytest.raises(ValueError, match=r"grad is .* torch.float32 on"):
-        attention.backward(q, k, v, out, lse, grad.float(), True)
+        kernel.backward(q, k, v, out, lse, grad.float(), True)

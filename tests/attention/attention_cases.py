@@ -1,4 +1,4 @@
-"""Attention in float64; what is run of the kernels of kernels.attention, and what the compiler makes of them."""
+"""Attention in float64; what is run of the kernels of attention, and what the compiler makes of them."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -7,7 +7,7 @@ import torch
 from cases import Case
 from torch import Tensor
 
-from kernels.attention import launch, launch_delta
+from kernels.attention.kernel import launch, launch_delta
 from kernels.contract import KernelLaunch
 from kernels.inspect import cubin_of
 from kernels.machine.compile import compile_for

@@ -3,6 +3,7 @@ slope."""
 
 import numpy as np
 
+from roofline.analysis.records import frame as frame_of
 from roofline.report.plots import theme
 
 PANELS = (
@@ -13,9 +14,14 @@ PANELS = (
 """(field, part, unit, label) of each panel."""
 
 
-def attention(frame):
-    """The figure, a row of panels for each mask, of the width and batch that have the most lengths; None where no
-    attention was measured."""
+def attention(run):
+    """The figure of `run`; None where it has no attention."""
+    return over_lengths(frame_of(run))
+
+
+def over_lengths(frame):
+    """The figure of a frame, a row of panels for each mask, of the width and batch that have the most lengths; None
+    where no attention was measured."""
     cases = frame[frame["op"] == "attention"]
     if cases.empty:
         return None

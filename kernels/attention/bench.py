@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels import vendor
-from kernels.bench import costs, roof
-from kernels.bench.checks import first_nan, worst
+from kernels.bench import checks, costs, roof
 from kernels.tiles import DTYPES
-from roofline.operations.attention import Attention
+from roofline.account.cases import Attention
 from roofline.worker.prepared import VENDOR_TOLERANCE, Entrant, Rejection, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
@@ -212,8 +211,8 @@ class Runner(roof.Runner):
 
 def verdict_of(name: str, case: Attention, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
     """The worst relative error of `results`, and why they are wrong."""
-    error = worst([error_of(*pair) for pair in zip(results, right, strict=True)])
-    where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
+    error = checks.worst([checks.error_of_last(*pair) for pair in zip(results, right, strict=True)])
+    where = checks.first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
     return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 
 
@@ -234,11 +233,3 @@ def describe_sdpa(case: Attention, tensors: list[Tensor]) -> str:
     """torch, and the kernels that it chooses."""
     backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
     return f"torch {torch.__version__}, {SDPBackend(backend).name.lower()}"
-
-
-def error_of(result: Tensor, right: Tensor) -> float:
-    """The relative Frobenius error of the heads in `right`; NaN or inf where any element of `result` is."""
-    if not result.isfinite().all():
-        return math.nan if result.isnan().any() else math.inf
-    heads = result.detach().flatten(0, 1)[-len(right) :]
-    return float((heads.double() - right).norm() / right.norm())

@@ -8,18 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernels.bench import attention, roof
+from kernels.attention import bench
+from kernels.attention.figure import PANELS, over_lengths
+from kernels.attention.operation import CONTENDERS, OPERATION, sweep
+from kernels.bench import roof
 from roofline import operations
-from roofline.operations.attention import CONTENDERS, OPERATION, Attention, sweep
+from roofline.account.cases import Attention
 from roofline.operations.options import Options
-from roofline.report import plots
-from roofline.report.plots.attention import PANELS
 from roofline.worker.prepared import PreparedCase
 
 OPTIONS = Options(
     device="cpu", timed=True, model="xxl/16", layers=("up",), tokens=(), tp=(1,), dtypes=("fp32",), max_seconds=1.0
 )
-EAGER = attention.eager
+EAGER = bench.eager
 
 
 def case(mask="causal", part="forward", m=70) -> Attention:
@@ -33,7 +34,7 @@ def stand_in(monkeypatch, run) -> None:
 
 
 def prepare(*names, of=None) -> PreparedCase:
-    return attention.Runner(OPTIONS).prepare(of or case(), list(names))
+    return bench.Runner(OPTIONS).prepare(of or case(), list(names))
 
 
 @pytest.mark.parametrize("part", ["forward", "backward"])
@@ -91,7 +92,7 @@ def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
     monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 24e9})
     long = Attention(8, 1, 16, 16384, "full", "forward", "fp32")
     reasons = {each.name: each.why_not(long, OPTIONS, []) for each in CONTENDERS}
-    assert {name for name, reason in reasons.items() if reason} == {*attention.SCORED}
+    assert {name for name, reason in reasons.items() if reason} == {*bench.SCORED}
     assert reasons["eager"] == "needs 34.5 GB for its scores, 24.0 GB there"
 
 
@@ -115,8 +116,19 @@ def test_the_figure_has_a_slope_beside_each_line():
         for m in (256, 1024, 4096)
         for part in ("forward", "backward")
     ]
-    figure = plots.attention(pandas.DataFrame(rows))
+    figure = over_lengths(pandas.DataFrame(rows))
     powers = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert powers == [["eager: 2.0", "sdpa: 2.0"]] * 2 + [["eager: 2.0", "sdpa: 1.0"]]
     titles = [(axes.get_title("left"), axes.get_ylabel()) for axes in figure.axes]
     assert titles == [("causal, batch 8, heads 1, width 64", label) for *_, label in PANELS]
+
+
+def test_attention_of_one_length_has_no_slope_and_no_nan():
+    rows = [
+        {"op": "attention", "contender": name, "m": 256, "mask": "full", "part": part, "batch": 8, "heads": 1,
+         "width": 64, "time_s": 1e-3, "saved_bytes": 1e6 * size}
+        for name, size in (("eager", 3), ("sdpa", 1))
+        for part in ("forward", "backward")
+    ]  # fmt: skip
+    figure = over_lengths(pandas.DataFrame(rows))
+    assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]

@@ -1,10 +1,10 @@
-"""A decoder-only transformer of plain torch modules, as `roofline.operations.transformer_step` counts it."""
+"""A decoder-only transformer of plain torch modules, as `roofline.account.cases` counts it."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roofline.operations.transformer_step import HEAD_WIDTH, VOCABULARY
+from roofline.account.cases import HEAD_WIDTH, VOCABULARY
 
 WEIGHT_STD = 0.02
 """Standard deviation of the normal initial weights, as in GPT-2."""

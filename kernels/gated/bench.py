@@ -23,9 +23,9 @@ from kernels import vendor
 from kernels.bench import checks, matmul, roof
 from kernels.contract import Scales, result_dtype
 from kernels.fp8 import LARGEST, quantise
+from kernels.gated.operation import MAKER, FfnGated
 from kernels.registry import Contender as Matmul
 from kernels.tiles import DTYPES
-from roofline.operations.ffn_gated import FfnGated
 from roofline.store.run import PART
 from roofline.worker.prepared import VENDOR_TOLERANCE, Entrant
 
@@ -141,7 +141,7 @@ def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     return out
 
 
-GATED = Matmul("gated", "kernels.gated:gated")
+GATED = Matmul("gated", "kernels.gated.kernel:gated")
 """Our kernel for the first half."""
 
 MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
@@ -156,7 +156,7 @@ MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
 class Rotation(checks.Rotation):
     """Sets of (x, weights, out) by turns."""
 
-    def look(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
+    def look_by(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
         """Look at some rows of the `result` of the last call."""
         x, weights, out = self.sets[self.number]
         if problem := checks.not_out(result, out):
@@ -208,8 +208,8 @@ class Runner(roof.Runner):
 
         right, of_minus = references(by_turns)
         check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
-        facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
-        look = partial(rotation.look, limit, by_turns)
+        facts = {MAKER: MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
+        look = partial(rotation.look_by, limit, by_turns)
         return rotation.entrant(name, run, check, config=contender.config(), facts=facts, look=look)
 
     def references(self, prepared, rotation):
@@ -223,7 +223,7 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
         for half, run in HALVES.items():
             name = f"{half}_{by}"
             call = rotation.rotated(partial(run, MULTIPLY[by]))
-            entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={"multiplied_by": by})
+            entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={MAKER: by})
     return entrants
 
 

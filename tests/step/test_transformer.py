@@ -9,9 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.bench import costs, roof
-from kernels.bench.transformer import Decoder
-from kernels.bench.transformer_step import Runner, Step, Trainer, compiled_loss, loss_of, multiplying
-from roofline.operations.transformer_step import TransformerStep
+from kernels.step.bench import Runner, Step, Trainer, compiled_loss, loss_of, multiplying
+from kernels.step.transformer import Decoder
+from roofline.account.cases import TransformerStep
 
 OPTIONS = SimpleNamespace(device="cpu", seed=0, timed=True)
 

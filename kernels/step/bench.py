@@ -17,11 +17,12 @@ from torch.nn.utils import get_total_norm
 
 from kernels import vendor
 from kernels.bench import checks, costs, roof
-from kernels.bench.transformer import Decoder
+from kernels.step.operation import MODES
+from kernels.step.transformer import Decoder
+from roofline.account.cases import VOCABULARY, TransformerStep
 from roofline.host import device_errors
 from roofline.host.machine import refuse_tf32, synchronize
 from roofline.operations.contenders import reason
-from roofline.operations.transformer_step import MODES, VOCABULARY, TransformerStep
 from roofline.worker.ceilings import Probe
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import FAILED, SKIPPED, Entrant, Rejection, verdict

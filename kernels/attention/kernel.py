@@ -7,7 +7,7 @@ the diagonal, and the last one where the length is ragged, have loops of their o
 reads zeros beyond the length of a head and stores nothing there.
 
 Wins where lengths are thousands, for which matmuls outweigh the exponentials: their results are rescaled in registers,
-never stored. On an H200, at width 128, it takes 0.5 to 0.7 of the time of FlashAttention-2 (docs/attention.md). Loses
+never stored. On an H200, at width 128, it takes 0.5 to 0.7 of the time of FlashAttention-2 (README.md). Loses
 at few queries, as in decoding, whose grid is a handful of programs; and to cuDNN, which has warps of their own for
 loads, softmax and matmuls: it takes 1.1 to 1.3 of that one's time. The backward computes scores twice, for keys and for
 queries, 7 matmuls where atomic sums of dq would do with 5: results are the same to the bit from run to run.
@@ -183,14 +183,14 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 """{direction: its kernel}. A backward pass launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
-BLOCKS = tables_of(__file__, "attention.toml")
+BLOCKS = tables_of(__file__, "kernel.toml")
 """{GPU: {direction: sizes of blocks, warps and stages}}; on Hopper by width, too."""
 
 
 def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool | None = None) -> KernelLaunch:
     """The launch of `direction` on `tensors`, {name of the argument: tensor}. `tma` says whether tensors of arguments
     named `_of` are moved by TMA; None: on Hopper."""
-    q = tensors.get("q_ptr", tensors.get("q_of"))
+    q = tensors["q_ptr" if "q_ptr" in tensors else "q_of"]
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
     blocks = BLOCKS["hopper"][direction][str(max(width, 64))] if tma else BLOCKS["elsewhere"][direction]

@@ -1,33 +1,86 @@
-"""A training step of a transformer as GPT-2, or a part of it: in fp32, TF32 and bf16, operator by operator or compiled.
-
-It is off the default run: `pytest --benchmark-only -k test_transformer_step`, or `--ffn-operations transformer_step`.
-"""
+"""Cases whose memory `roofline account` has by formula: attention, and a transformer's training step. What measures
+them is no part of roofline."""
 
 from dataclasses import dataclass
-from itertools import product
 
-from roofline.operations.base import DEFAULTS, Case, Operation, register
-from roofline.operations.contenders import Contender
-from roofline.theory.work import Work
+from roofline.operations.base import Case
+from roofline.theory.work import ITEMSIZE, Work
+
+MASKS = ("full", "causal")
+PARTS = ("forward", "backward")
+ATTENTION = "attention-b8-h1-d64-m4096-causal-forward-bf16"
+"""An id, as each is written."""
 
 VOCABULARY, HEAD_WIDTH, FP32_BYTES = 10_000, 64, 4
 
-MODES = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
 OPERAND_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
 """Mode -> bytes of an element that is multiplied. In bf16 autocast, weights and what is added up stay fp32."""
 
-PARTS = {"forward": (1, 1), "backward": (3, 2), "step": (3, 7)}
+PARTS_OF_STEP = {"forward": (1, 1), "backward": (3, 2), "step": (3, 7)}
 """Part -> its FLOP over those of the forward pass, with which each begins; and how often it moves as many bytes as the
 weights have, at the least: they are read; gradients are written; AdamW reads two moments, and writes these and the
 weights."""
+STEP = "transformer_step-l12-d768-b16-t256-step-bf16"
 
-BENCH = "kernels.bench.transformer_step"
-CONTENDERS = (
-    Contender("eager", f"{BENCH}:loss_of", require=f"{BENCH}:require_memory"),
-    Contender("compiled", f"{BENCH}:compiled_loss", require=f"{BENCH}:require_memory", first_call="compiled"),
-)
-"""Each operator a kernel of its own, which is the baseline; and `torch.compile` of the model and its loss. Each is
-called as loss(model, tokens, targets)."""
+
+@dataclass(frozen=True)
+class Attention(Case):
+    """Attention of q, k, v [batch, heads, m, width], or its backward pass, which gives the gradients of all three.
+
+    >>> case = Attention(8, 1, 64, 4096, "causal", "forward", "bf16")
+    >>> case.id, case.work.flop == 4 * 8 * 64 * 4096**2 // 2
+    ('attention-b8-h1-d64-m4096-causal-forward-bf16', True)
+
+    Raises ValueError for a size below 1, and an unknown mask, part or dtype.
+    """
+
+    batch: int
+    heads: int
+    width: int
+    m: int
+    mask: str
+    part: str
+    dtype: str
+    op, form = "attention", "b{batch}-h{heads}-d{width}-m{m}-{mask}-{part}-{dtype}"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require("mask", MASKS)
+        self.require("part", PARTS)
+        for name in ("batch", "heads", "width", "m"):
+            if (size := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={size}: it must be 1 or more")
+
+    @property
+    def rows(self) -> int:
+        """The rows of q, over all heads."""
+        return self.batch * self.heads * self.m
+
+    @property
+    def operands(self) -> str:
+        return f"q, k, v and out[{self.batch}, {self.heads}, {self.m}, {self.width}]"
+
+    @property
+    def work(self) -> Work:
+        """Two matmuls forward, and five backward, of which one computes the scores again. Under a causal mask half of
+        the FLOP counts. Bytes are those of q, k, v and out, and backward those of the four gradients and of a float for
+        each row as well."""
+        flop = 2 * self.rows * self.m * self.width
+        if self.mask == "causal":
+            flop //= 2
+        tensor_bytes = self.rows * self.width * ITEMSIZE[self.dtype]
+        if self.part == "forward":
+            return Work(2 * flop, 4 * tensor_bytes)
+        return Work(5 * flop, 8 * tensor_bytes + 4 * self.rows)
+
+    def saved_bytes(self, *, scores: bool) -> int:
+        """Bytes that the backward pass needs, by formula: q, k and v; and the probabilities with the mask's m * m
+        booleans where `scores` are written out, else `out` and a float for each row."""
+        tensor_bytes = self.rows * self.width * ITEMSIZE[self.dtype]
+        if not scores:
+            return 4 * tensor_bytes + 4 * self.rows
+        mask_bytes = self.m * self.m if self.mask == "causal" else 0
+        return 3 * tensor_bytes + self.rows * self.m * ITEMSIZE[self.dtype] + mask_bytes
 
 
 @dataclass(frozen=True)
@@ -54,7 +107,7 @@ class TransformerStep(Case):
     op, form = "transformer_step", "l{layers}-d{width}-b{batch}-t{context}-{part}-{dtype}"
 
     def __post_init__(self):
-        self.require("part", PARTS)
+        self.require("part", PARTS_OF_STEP)
         self.require("dtype", OPERAND_BYTES)
         if min(self.layers, self.width, self.batch, self.context) < 1 or self.width % HEAD_WIDTH:
             raise ValueError(f"{self.id}: sizes are 1 or more, and the width is a multiple of {HEAD_WIDTH}")
@@ -77,7 +130,7 @@ class TransformerStep(Case):
     def work(self) -> Work:
         """Model FLOP: 6 N + 12 L D T for each token, and a third of that for the forward pass alone. Attention counts
         whole, though a causal kernel may leave out half of it. AdamW does not count."""
-        passes, moved = PARTS[self.part]
+        passes, moved = PARTS_OF_STEP[self.part]
         flop = 2 * self.multiplied + 4 * self.layers * self.width * self.context
         return Work(passes * self.batch * self.context * flop, moved * FP32_BYTES * self.parameters)
 
@@ -101,32 +154,3 @@ class TransformerStep(Case):
             "optimizer": 2 * weights * (self.part == "step"),
             "activations": self.batch * self.context * (self.layers * block + ends) + copies,
         }
-
-
-def sweep(options) -> list[TransformerStep]:
-    """Each size in each part and mode. On a CPU the large one has whole steps alone; with --ffn-quick the small one has
-    forward passes and steps."""
-    parts: list = [PARTS, PARTS if options.device == "cuda" else ("step",)]
-    if not options.timed:
-        parts = [("step",)]
-    elif options.quick:
-        parts = [("forward", "step")]
-    sizes = DEFAULTS["transformer_step"][options.device if options.timed else "test"]
-    cases = []
-    for (layers, width, batch, context), parts_of_size in zip(sizes, parts, strict=False):
-        for part, mode in product(parts_of_size, MODES[options.device]):
-            cases.append(TransformerStep(layers, width, batch, context, part, mode))
-    return cases
-
-
-OPERATION = register(
-    Operation(
-        case=TransformerStep,
-        analysis="throughput",
-        sweep=sweep,
-        contenders=CONTENDERS,
-        runner="kernels.bench.transformer_step:Runner",
-        example="transformer_step-l12-d768-b16-t256-step-bf16-compiled",
-        default=False,
-    )
-)

@@ -9,9 +9,17 @@ from itertools import product
 from roofline.operations.base import Case, Operation, dtypes_of, register
 from roofline.operations.contenders import Contender, by_library
 from roofline.operations.matmul import Matmul
+from roofline.operations.shown import Field, Table
+from roofline.store.run import PART
+from roofline.store.stats import Interval
 from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
-BENCH = "kernels.bench.ffn_gated"
+BENCH = "kernels.gated.bench"
+MAKER = "multiplied_by"
+"""The fact of a contender, and of a matmul that takes turns alone, that says who multiplies."""
+HALVES = 2
+"""Matmuls of a layer: of gate and up together, and down."""
+
 CONTENDERS = (
     Contender("cublas", f"{BENCH}:run_vendor", devices=("cuda",), require=f"{BENCH}:require_cublas"),
     Contender(
@@ -117,14 +125,66 @@ def sweep(options) -> list[FfnGated]:
     return cases
 
 
+def alone_ratio(measured) -> Interval | None:
+    """The baseline's time over that of a contender, of the matmuls that each is compared with. None where these are the
+    same, or one of them took no turns."""
+    shape = measured.shape
+    makers = [shape.entrants.get(name, {}).get(MAKER) for name in (shape.baseline, measured.contender)]
+    if makers[0] == makers[1] or not shape.anchor:
+        return None
+    times_s = []
+    for maker in makers:
+        for name in shape.of_role(PART):
+            if shape.entrants[name].get(MAKER) == maker:
+                times_s.append(shape.times_s(name))
+    if len(times_s) != 2 * HALVES:
+        return None
+
+    def ratio(*times_s: float) -> float:
+        return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
+
+    return shape.estimate(ratio, *times_s)
+
+
+ALONE = Field(
+    "alone_ratio",
+    "the baseline's time over this one's, of the layer's matmuls, each alone, in the same rounds",
+    unit="1",
+    header="its matmuls alone [95 %]",
+    format="interval3",
+    ends=("alone_ratio_low", "alone_ratio_high"),
+    of=alone_ratio,
+)
+
 OPERATION = register(
     Operation(
         case=FfnGated,
         analysis="throughput",
         sweep=sweep,
         contenders=CONTENDERS,
-        runner="kernels.bench.ffn_gated:Runner",
+        runner=f"{BENCH}:Runner",
         example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
         default=False,
+        fields=(ALONE,),
+        tables=(
+            Table(
+                "Gated layers",
+                of="alone_ratio",
+                columns=("shape", "contender", "ratio_to_baseline", "alone_ratio"),
+                about="Of each layer the ratio to the baseline, beside that of its two matmuls alone, in the same "
+                "rounds: where fusing wins, the first is the larger one.",
+            ),
+        ),
+        visits=(
+            {
+                "name": "gated-layers",
+                "seconds": 120,
+                "limit": 240,
+                "selects": "test_ffn_gated",
+                "archive": "training",
+                "needs": "compile",
+                "before": "perturbed",
+            },
+        ),
     )
 )
