@@ -117,7 +117,6 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
     assert example.best_bucket_bytes(shape) == pytest.approx((2**23 * OVERHEAD_S * BYTES_PER_S) ** 0.5)
     rows = example.table(shape)
     assert list(rows["hidden"]) == pytest.approx([0, -(OVERHEAD_S + 2**23 / BYTES_PER_S) / BACKWARD_S, 1], abs=1e-6)
-    assert rows["speed_of_flat"]["flat"] == pytest.approx(1)
     assert example.finding(shape) == (
         "best bucket: 1024 KiB measured, sqrt(s o w) = 1239 KiB by o = 1500 us, w = 0.128 GB/s"
     )
