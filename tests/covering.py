@@ -44,10 +44,11 @@ def files() -> tuple[str, ...]:
 
 @cache
 def modules() -> dict[str, str]:
-    """{name of a module: its file}, also by the folders that pytest puts on the path."""
+    """{name of a module: its file}, also by the folders that pytest puts on the path. None is a conftest: who asks for
+    its fixtures uses them."""
     folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["pythonpath"]
     names = {}
-    for name in (name for name in files() if name.endswith(".py")):
+    for name in (name for name in files() if name.endswith(".py") and not name.endswith("conftest.py")):
         for folder in folders:
             inside = name if folder == "." else name.removeprefix(f"{folder}/")
             if folder == "." or inside != name:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from conftest import ROOT
+
 KERNELS = "tests/attention tests/kernels tests/machine tests/step"
 COLLECTIVES, PLANTED = "tests/collectives", "tests/machine/test_planted.py"
 NEWEST = {"test-triton-newest": "-m slow -k 'planted or largest'"}

@@ -80,3 +80,9 @@ def troubled_link(device):
         return (OnCpu if device == "cpu" else OnCuda)(bytes_per_s, rank)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def outcome(request, elsewhere):
+    """What `main` of the module of the test returns, in a process beside this one, which may be interpreting."""
+    return elsewhere(request.module.main)

@@ -93,11 +93,6 @@ def main() -> list:
     return [[missing(*arm) for arm in arms], steps_of_prefetch(), rows_before_their_slice(1)]
 
 
-@pytest.fixture(scope="module")
-def outcome(elsewhere):
-    return elsewhere(main)
-
-
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
     """Not the last that was waited for, of a copier that ends early or never runs, and of engines that end early."""
     kinds = "paced", "paced", "paced_engine", "pcie"

@@ -6,7 +6,6 @@ All of it runs in one process beside this one.
 """
 
 import ctypes
-import os
 
 import pytest
 import stand_in
@@ -87,18 +86,12 @@ def by_driver(sms=(), lacks=()) -> list:
 
 
 def main() -> dict:
-    os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
     return {
         "paced": paced(),
         "pcie": over_pcie(),
         "drivers": [by_driver(), by_driver(lacks=[NEW]), by_driver(sms=[NEW]), by_driver(sms=[NEW, OLD])],
     }
-
-
-@pytest.fixture(scope="module")
-def outcome(elsewhere):
-    return elsewhere(main)
 
 
 def test_each_slice_is_one_copy_behind_its_wait_and_each_transfer_has_a_flag(outcome):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 
 import pytest
 import stand_in
@@ -61,7 +60,6 @@ def problems_of(setting, arm) -> tuple[int, list[str]]:
 
 def main() -> dict:
     """Of each arm of each operation that sends what it computes."""
-    os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
     from collectives.bench.matmul_reduce_scatter import Summed
 

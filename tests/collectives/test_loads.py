@@ -6,7 +6,6 @@ All of it runs in one process beside this one, which may be interpreting.
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, partialmethod
@@ -121,7 +120,6 @@ def of_gpu_tests() -> dict[str, str]:
 
 
 def main() -> dict:
-    os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
     from collectives.bench.setting import Setting
 
@@ -136,11 +134,6 @@ def main() -> dict:
         "engines": of_engines,
         "gpu tests": of_gpu_tests(),
     }
-
-
-@pytest.fixture(scope="module")
-def outcome(elsewhere):
-    return elsewhere(main)
 
 
 def test_no_arm_loads_a_kernel_while_a_stream_waits(outcome):

@@ -17,14 +17,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import RANKS, SIZES, Gather, Scatter, late_runs
+from arm_cases import RANKS, Gather, Scatter, late_runs
 from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import matmul_reduce_scatter, on_device
 from collectives.bench.links import make_link
 from collectives.device import PacedCopier
 from collectives.ranks import shared
-from collectives.transfers import Preset, WarmUp, ended
+from collectives.transfers import WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
 from roofline.theory.arms import ARMS as ARM_SPECS
@@ -36,14 +36,6 @@ NO_GPU = not torch.cuda.is_available() or interpreted()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 HERE = {"device": "cuda", "dtype": torch.bfloat16}
 FLAGGED = {name: on_device.ARMS[name] for name in arms_of("all_gather_matmul", gpu=True) if ARM_SPECS[name].table}
-
-
-@pytest.mark.parametrize("arm", FLAGGED)
-def test_preset_kernel_waits_for_nothing(arm):
-    case, link = Gather(sizes=SIZES["cuda"], **HERE), Preset()
-    link.fill(case.operands.by_chunk)
-    assert torch.equal(FLAGGED[arm](case.operands, link), case.expected(arm))
-    assert int(link.signals().lost) == 0
 
 
 class Held(PacedCopier):

@@ -8,7 +8,6 @@ that would hang is seen.
 
 import functools
 import itertools
-import os
 import sys
 import time
 import types
@@ -137,7 +136,6 @@ batches = []
 
 def world_of(rank, count, path) -> Ranks:
     """Return the ranks as one sees them whose GPU is a stand-in."""
-    os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
     for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
         setattr(torch.cuda, name, value)

@@ -239,7 +239,6 @@ def test_operands_rotate_beyond_the_cache():
     assert len(sets) * case.work.device_bytes >= 2 * roof.cache_bytes("cpu")
     assert len({tensor.data_ptr() for tensors in sets for tensor in tensors}) == 3 * len(sets)
     assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for tensors in sets for tensor in tensors)
-    assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 
 @pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (65, 9.5, 2)])

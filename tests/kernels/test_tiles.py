@@ -10,6 +10,7 @@ import torch
 from kernels import tiles
 from kernels.tiles import DTYPES, Config, arch_of, architectures, choose, table
 from kernels.waves import GpuSpec
+from roofline.theory.arms import TILE
 from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -115,3 +116,9 @@ def test_what_no_card_has_timed_is_taken_by_a_measured_entry_alone(on_top, monke
     for measured, is_taken in ((None, False), (dict.fromkeys(MEASURED_FIELDS, "made up"), True)):
         on_top(row | change | {"measured": measured})
         assert choose("warpgroup", "sm90", *up, torch.bfloat16, gpu).is_untimed is is_taken
+
+
+def test_own_ideals_of_arms_are_of_the_kernels_tile():
+    """Those of one launch are of the grid that a run notes."""
+    tile = choose("persistent", "sm90", 8192, 3328, 16384, torch.bfloat16)
+    assert (tile.block_m, tile.block_n) == TILE

@@ -1,15 +1,17 @@
-"""Which configurations a trial tries, how it decides, and that its entries are read back whole."""
+"""Which configurations a trial tries and inspects, how it decides, and that its entries are read back whole."""
 
 import itertools
 import json
+import os
 from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
 
-from kernels import persistent, tiles
-from kernels.experiments import trial
+from kernels import persistent, tiles, warpgroup
+from kernels.experiments import trial, trial_launches
 from kernels.experiments.trial import EXPERIMENTS, candidates, fastest
 from kernels.experiments.trial_launches import Inspected
 from kernels.inspect import Finding, Job
@@ -263,3 +265,36 @@ def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsy
     message = capsys.readouterr().err
     assert "odd needs Triton 3.9 or later, this is " in message
     assert "`make pack TRITON=3.9.0` takes one along" in message
+
+
+def inspected(folder: str) -> list:
+    """Of a launch its programs, whether they share, if the cache had it; problems of it, and of a wrong one."""
+    os.environ["TRITON_CACHE_DIR"] = folder
+    trial_launches.stand_in(find("H100 SXM"))
+    case = Matmul("xxl", "up", 8, 512, "bf16")
+    config = warpgroup.Config(256, 128, 64, 8, 4, subtile=4, gang_m=2, gang_n=13, shared_waves=2)
+    job = Job("warpgroup", config, "bf16", 90, 232_448, None)
+    launch = trial_launches.launch_of(job, case)
+    hits = []
+    triton.knobs.compilation.listener = lambda *, cache_hit, **about: hits.append(cache_hit)
+    findings = [trial_launches.inspect_launch(job, case) for _ in range(2)]
+    wrong = trial_launches.inspect_launch(
+        Job("warpgroup", warpgroup.Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case
+    )
+    return [
+        launch.grid[0],
+        launch.args["SHARED"],
+        hits[:1],
+        findings[0].problems,
+        wrong.problems,
+    ]
+
+
+@pytest.mark.slow
+def test_a_launch_is_that_of_all_sms_of_the_chip(tmp_path, elsewhere):
+    programs, shared, hits, problems, wrong = elsewhere(inspected, str(tmp_path))
+    assert (programs, shared) == (130, True)  # five gangs of 26
+    assert hits == [False]
+    assert problems == []
+    assert "of odd widths warpgroup has 128x208x64 and 128x104x64" in wrong[0]
+    assert [*tmp_path.glob("*/warpgroup_kernel.cubin")]

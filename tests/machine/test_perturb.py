@@ -49,8 +49,7 @@ def of_kernel() -> list:
         with delays as counts:
             outcome = cases.run(case, 0)
         (made,) = launcher.PROGRAMS.values()
-        text, binary = made.triton.asm["ptx"], made.triton.asm["cubin"]
-        said.append([outcome.wrong, counts, text.count("nanosleep"), len(binary)])
+        said.append([outcome.wrong, counts, made.triton.asm["ptx"].count("nanosleep")])
     return said
 
 
@@ -61,4 +60,3 @@ def test_a_right_kernel_stays_exact_with_delays(elsewhere):
     assert delayed[1] == [delayed[2]]
     assert delayed[2] > 3
     assert plain[2] == 0
-    assert delayed[3] > plain[3]  # ptxas has assembled them

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import cases
@@ -16,6 +15,7 @@ from source_lines import Lines
 from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
+from conftest import ROOT
 from kernels.contract import KernelLaunch
 from kernels.hopper import COPIER, CTA_BYTES, SMALL, allotted
 from kernels.inspect import Job, cubin_of, jobs
@@ -25,7 +25,6 @@ from kernels.registry import CONTENDERS, examples
 from kernels.tiles import table, triton_release
 from tests import hopper
 
-ROOT = Path(__file__).parents[2]
 MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
 WAITING = [name for name in examples() if name.startswith(("flagged", "pieces"))]
 OTHERS = hopper.OF_OPERATIONS

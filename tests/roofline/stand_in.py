@@ -641,7 +641,8 @@ DEVICE = Device()
 
 
 def install():
-    """In this process, before `kernels` and `collectives` are imported."""
+    """In this process, before `kernels` and `collectives` are imported; for an H100 unless the environment says."""
+    os.environ.setdefault(NAMED, "H100")
     import torch
     import torch.profiler
 

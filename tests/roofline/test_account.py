@@ -14,17 +14,6 @@ from roofline.theory.models import parse
 V5P = "--chip tpuv5p --flops 4.6e14 --fsdp 16 --tp 4"
 
 
-@pytest.fixture
-def printed(capsys):
-    """Return what the command prints for a line of options."""
-
-    def run(line):
-        assert main(["account", *shlex.split(line)]) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -48,9 +37,10 @@ def printed(capsys):
     ],
     ids=lambda case: case[0],
 )
-def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
+def test_text_has_the_numbers_and_is_aligned_and_short(capsys, case):
     line, *texts = case
-    report = printed(line)
+    assert main(["account", *shlex.split(line)]) == 0
+    report = capsys.readouterr().out
     assert [text for text in texts if text not in report] == []
     lines = report.splitlines()
     assert max(map(len, lines)) <= 150

@@ -8,10 +8,9 @@ from subprocess import CompletedProcess
 import pytest
 from made_up_run import END, HEAD, save, shape
 
+from conftest import ROOT
 from results import against
 from roofline.worker import METHOD_VERSION
-
-ROOT = Path(__file__).parents[2]
 
 
 class StandIn:

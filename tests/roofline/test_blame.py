@@ -142,11 +142,6 @@ def test_a_fault_that_goes_on_when_all_have_lost_their_rows_ends_the_run(made):
     assert made.ends == ["workers end at their turns of up: the device is lost"]
 
 
-@pytest.fixture
-def ends():
-    return [Channel(plug) for plug in socket.socketpair()]
-
-
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
@@ -158,8 +153,8 @@ def ends():
         ),
     ],
 )
-def test_what_is_no_message_is_named(ends, told, problem):
-    ours, theirs = ends
+def test_what_is_no_message_is_named(told, problem):
+    ours, theirs = map(Channel, socket.socketpair())
     theirs.send_bytes(told)
     with pytest.raises(ValueError, match=problem):
         ours.receive()

@@ -7,16 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from conftest import ROOT
 from roofline.commands import doctor
 from roofline.host.machine import TORCH_INDEX
 
-ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
 ODD = "--ffn-model=xxl/128", "--ffn-tp=8"

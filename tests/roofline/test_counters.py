@@ -2,13 +2,13 @@
 
 import json
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import stand_in
 from chosen_options import options
 from made_up_run import HEAD, LINES, lines_of, save, shape
 
+from conftest import ROOT
 from roofline.analysis.records import frame
 from roofline.commands import counters
 from roofline.commands.cli import main
@@ -19,7 +19,6 @@ from roofline.report import throughput
 from roofline.store import journal
 from roofline.supervise.metadata import commit_of
 
-ROOT = Path(__file__).parents[2]
 CHOSEN = {"model": "128x256", "layers": "up", "tp": "1", "tokens": "16,1024", "dtype": "fp16", "ranks": "2"}
 CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"
 COPY = [{"call": "copy", "bytes": 2e9}] * 3

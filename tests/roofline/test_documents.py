@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from kernels.registry import CONTENDERS
 from results import claims, foretold
 from roofline.commands.cli import main
 from roofline.operations.options import FLAGS
 from roofline.theory.arms import ARMS, PERSISTENT
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "kernels").glob("[!m]*/README.md"))
 

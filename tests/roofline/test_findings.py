@@ -1,12 +1,12 @@
 """What reports say first: each rule by data that triggers it, and the page that lists them."""
 
 import re
-from pathlib import Path
 
 import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
 
+from conftest import ROOT
 from roofline.analysis.records import frame
 from roofline.report import findings
 from roofline.report.tables import ABOVE
@@ -14,7 +14,6 @@ from roofline.report.write import sections, terminal
 from roofline.store.journal import load
 from roofline.store.stats import grouped
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 RULES = PAGE.partition("\n## Findings\n")[2].partition("\n## ")[0]
 

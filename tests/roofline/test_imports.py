@@ -12,9 +12,8 @@ import pytest
 from radon.complexity import cc_visit
 from radon.visitors import Function
 
+from conftest import ROOT
 from tests.covering import names_imported
-
-ROOT = Path(__file__).parents[2]
 
 FLOORS = (
     ("theory",),

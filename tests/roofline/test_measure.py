@@ -175,7 +175,6 @@ def lines_of_day(dtype, flops, bytes_per_s):
         ("H100 SXM", "bf16", 256, "read"),  # intensity 243 and 251, ridge 295
         ("H100 SXM", "bf16", 512, "matmul"),
         ("H200", "bf16", 256, "matmul"),  # ridge 206
-        ("H100 SXM", "fp8", 256, "read"),  # intensity 468 to 499, ridge 591
         ("H200", "fp8", 256, "matmul"),  # ridge 412
     ],
 )
@@ -269,13 +268,6 @@ def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(befor
     assert merged == {name: pytest.approx(value) if type(value) is float else value for name, value in both.items()}
 
 
-@pytest.fixture
-def with_gpu(monkeypatch):
-    monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
-    monkeypatch.setattr(machine, "unusable_gpu", lambda: None)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "timed", "message"),
     [
@@ -285,7 +277,10 @@ def with_gpu(monkeypatch):
         ("CUDA_DEVICE_MAX_CONNECTIONS", None, True, ""),
     ],
 )
-def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, with_gpu, name, value, timed, message):
+def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, name, value, timed, message):
+    monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
+    monkeypatch.setattr(machine, "unusable_gpu", lambda: None)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"  # by the root conftest
     monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     assert machine.choose_device("cpu", timed=timed) == "cpu"

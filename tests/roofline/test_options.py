@@ -10,6 +10,7 @@ import pytest
 from chosen_options import options
 
 import roofline_pytest
+from conftest import ROOT
 from roofline import operations
 from roofline.commands.cli import main
 from roofline.host.arguments import BENCH
@@ -32,7 +33,6 @@ from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
 
-ROOT = Path(__file__).parents[2]
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
 

@@ -176,13 +176,6 @@ def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_ow
     assert f"saved in {second.folder}: benchmark.json, " in second.text
 
 
-def test_a_folder_that_cannot_be_written_is_refused(run_project):
-    outcome = run_project("--benchmark-only", "--ffn-results=conftest.py")
-    assert outcome.code == 2
-    assert "cannot write the run folder conftest.py/" in outcome.text
-    assert "choose another with --ffn-results=DIR" in outcome.text
-
-
 def test_report_that_fails_costs_no_data(run_project):
     broken = "\nfrom roofline.report import tables\ntables.markdown = lambda *a: [].pop()\n"
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", more=broken)
@@ -217,16 +210,6 @@ def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_proje
     assert outcome.rows.keys() == {"torch", "numpy"}
     assert "Instruments: none (not supported: Failed to find C compiler" in outcome.text
     assert "No clock and power: NVML is not there." in outcome.text
-
-
-LEFT_BEHIND = [("", False), ("--benchmark-only", False), ("--benchmark-only --benchmark-autosave", True)]
-
-
-@pytest.mark.parametrize(("words", "is_there"), LEFT_BEHIND)
-def test_a_storage_is_made_where_something_is_saved(run_project, words, is_there):
-    run = run_project("-k", "torch", *words.split())
-    assert run.code == 0
-    assert (run.root / ".benchmarks").exists() == is_there
 
 
 def test_the_summary_names_who_failed(run_project):

@@ -29,12 +29,8 @@ def call(case, *about, call=call):
 samples of numpy."""
 
 
-@pytest.fixture(scope="module")
-def several(three_shapes):
-    return three_shapes(passes=2, processes=3, more=EACH_PASS)
-
-
-def test_each_process_makes_its_share_of_the_passes(several):
+def test_each_process_makes_its_share_of_the_passes(three_shapes):
+    several = three_shapes(passes=2, processes=3, more=EACH_PASS)
     assert several.code == 0
     assert sorted(several.cases) == sorted(ALL)
     for place, shape in enumerate(several.kept.shapes.values()):

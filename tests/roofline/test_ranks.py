@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from features import unfilled
 
+from conftest import ROOT
 from roofline.store import journal
 from roofline.theory.arms import arms_of
 
 slow = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 CASES = ["tests/benchmarks/test_all_gather_matmul.py", "tests/benchmarks/test_weight_prefetch.py"]
 SMALL = ["--ffn-model=96,384", "--ffn-tp=1", "--ffn-tokens=1024", "--ffn-max-seconds=0.05", "--ffn-device=cpu"]
 GATHERS, PREFETCHES = (arms_of(op, gpu=False) for op in ("all_gather_matmul", "weight_prefetch"))

@@ -17,6 +17,7 @@ from made_up_run import LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
 import roofline
+from conftest import ROOT
 from results import references, rule
 from roofline.analysis.fields import FIELDS, GROUPS, own
 from roofline.analysis.records import frame, records_of
@@ -28,7 +29,6 @@ from roofline.store import journal
 from roofline.theory import floor
 from roofline.theory.chips import chip_of_device
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 README = (ROOT / "README.md").read_text()

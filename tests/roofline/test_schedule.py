@@ -189,6 +189,23 @@ def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs
     assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("t_comm_s", [0.25, 1.0, 1.5])
+def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
+    """The same tiles in their own order, and the link behind them."""
+    for ranks, programs in ((8, 132), (4, 5), (2, 1)):
+        rows, columns = ranks * blocks * 2, 7
+        cut = OverlapPlan("signalled", Grid(rows, columns), programs, ranks, blocks)
+        tile_s, free_s = 1.0 / cut.grid.waves(programs), 0.0
+        for piece in range(1, 1 + (ranks - 1) * blocks):
+            computed_s = -(-piece * 2 * columns // programs) * tile_s
+            free_s = max(free_s, computed_s) + t_comm_s / ((ranks - 1) * blocks)
+        assert cut.end_s(1.0, t_comm_s) == pytest.approx(max(1.0, free_s))
+        up_s = OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).end_s(1.0, t_comm_s)
+        layer_s = cut._replace(arm="layer_signalled").end_s(2.0, 2 * t_comm_s)
+        assert layer_s == pytest.approx(up_s + max(1.0, free_s))
+
+
 def test_no_two_arms_look_alike():
     for looks in zip(*(arm.look for arm in ARMS.values()), strict=True):
         assert len({*looks}) == len(ARMS)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from made_up_run import END, HEAD
 
+from conftest import ROOT
 from kernels.experiments import trial
 from kernels.experiments.trial import EXPERIMENTS
 from results import visit
 from results.visit import STEPS, Step, Visit
 from roofline.operations.matmul import OPERATION
 
-ROOT = Path(__file__).parents[2]
 MUSTS = ["kernel", "matmuls", "gathers", "links"]
 MEASURES = Step("one", 1, 60, selects="test_one", archive="first")
 """A step whose run is of the case `a`."""
@@ -315,40 +315,29 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
     assert "no NVIDIA GPU: make bench measures the CPU" in capsys.readouterr().err
 
 
-@pytest.fixture
-def held_up(monkeypatch, tmp_path):
-    """`held_up(*steps)`: the number of a process, a fork of this one, whose visit is in the last of `steps`."""
-    monkeypatch.setattr(Stand, "had_s", {}, raising=False)
-
-    def begin(*steps: Step) -> int:
-        class HeldUp(Stand):
-            def execute(self, command, title, *limits):
-                code = super().execute(command, title, *limits)
-                if title == steps[-1].name:
-                    (tmp_path / "begun").touch()
-                    Visit.execute(self, ["sleep", "9"], title, *limits)
-                return code
-
-        monkeypatch.setattr(visit, "Visit", HeldUp)
-        if not (pid := os.fork()):
-            os._exit(visit.main([f"--out={tmp_path / 'out'}"], steps))
-        until((tmp_path / "begun").exists)
-        return pid
-
-    return begin
-
-
 @pytest.mark.parametrize(
     ("number", "code", "archives", "left"),
     [(signal.SIGKILL, -9, {"first.tgz"}, ["two"]), (signal.SIGTERM, 130, {"first.tgz", "second.tgz"}, [])],
     ids=["killed", "interrupted"],
 )
 def test_a_visit_that_is_ended_in_a_step_has_brought_home_those_before(
-    held_up, stand, tmp_path, number, code, archives, left
+    stand, monkeypatch, tmp_path, number, code, archives, left
 ):
-    """Interrupted, it brings what that step has, too."""
+    """Interrupted, it brings what that step has, too. The visit is a fork that hangs at the end of its second step."""
     steps = MEASURES, Step("two", 1, 60, selects="test_two", archive="second")
-    pid = held_up(*steps)
+
+    class HeldUp(Stand):
+        def execute(self, command, title, *limits):
+            code = super().execute(command, title, *limits)
+            if title == "two":
+                (tmp_path / "begun").touch()
+                Visit.execute(self, ["sleep", "9"], title, *limits)
+            return code
+
+    monkeypatch.setattr(visit, "Visit", HeldUp)
+    if not (pid := os.fork()):
+        os._exit(visit.main([f"--out={tmp_path / 'out'}"], steps))
+    until((tmp_path / "begun").exists)
     os.kill(pid, number)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
     held = held_by(tmp_path / "out")
