@@ -271,7 +271,7 @@ class Rounds:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
             time = time_of(times_s, groups)
-            if not time or len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
+            if not (time and time.high - time.low < self._rule.width * time.value):
                 return False
         return True
 
