@@ -6,7 +6,6 @@ goes on once that returns. `worker.process` makes a process of it, `worker.passe
 What it tells are `worker.messages`.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,6 +30,7 @@ from roofline.protocol.messages import (
 from roofline.store.outcome import SKIPPED, Outcome
 from roofline.worker import ceilings, launches, runner
 from roofline.worker.alone import ALONE
+from roofline.worker.bound import time
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.passes import ShapePasses
 from roofline.worker.prepared import PreparedCase, stop_if_lost

@@ -116,7 +116,10 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     }
     assert outcome.folder.name.endswith("rehearsal-of-h100")
     of_matmul = "matmul's choice", "matmul's choice by tokens"
-    assert unfilled(outcome.run, "split launches", "call costs", *of_matmul) == []
+    assert unfilled(outcome.run, "split launches", "call costs", *of_matmul) == [
+        "dispatched_low",
+        "dispatched_high",
+    ]  # of one process
     assert main(["counters", str(outcome.folder), f"{shape.id}-cublas"]) == 0
     assert unfilled(journal.load(outcome.folder), "counters") == []
 
@@ -200,7 +203,7 @@ def test_gated_layers_take_turns_with_their_matmuls_alone(in_each_dtype, dtype):
     records = [record for record in records_of(run) if record["shape"] == shape.id]
     alone = {record["contender"]: record.get("alone_ratio") for record in records}
     assert alone == {"cublas": None, "unfused": pytest.approx(1), "fused": pytest.approx(1)}
-    assert unfilled(run, "gated layer") == []
+    assert {*unfilled(run, "gated layer")} <= {"alone_ratio_low", "alone_ratio_high"}  # where the rounds are few
 
 
 def test_work_on_another_stream_is_waited_for_or_refused_by_name(in_each_dtype):
