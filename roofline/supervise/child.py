@@ -22,14 +22,24 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.host import container
-from roofline.protocol.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
+from roofline.protocol.messages import (
+    MESSAGE_S,
+    Broke,
+    Channel,
+    Done,
+    Message,
+    Request,
+    ShapePrepared,
+    Step,
+    StepBegan,
+    Turns,
+)
 from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
 from roofline.store.run import Shape
+from roofline.supervise import orphans
 from roofline.supervise.limits import Patience
-
-DEATH_S = 10.0
-"""A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
+from roofline.supervise.orphans import DEATH_S
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
@@ -129,9 +139,10 @@ MARK = "ROOFLINE_WORKER"
 class Child(Told):
     """A worker in a process of its own, as its supervisor sees it."""
 
-    def __init__(self, request: Request, root: Path | None):
-        """Begin it in the folder `root`."""
+    def __init__(self, request: Request, root: Path | None, own: set[int]):
+        """Begin it in the folder `root`. It is one of the `own` children of this process."""
         super().__init__(request)
+        self._own = own
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
         """Its first byte is the worker's mark; behind it the worker writes where it stands."""
         self._file.write(bytes(1))
@@ -142,7 +153,7 @@ class Child(Told):
         self.is_held = False
         """Whether it was killed and is there all the same."""
         ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
+        self.channel = Channel(ours, MESSAGE_S)
         """It becomes readable once the worker tells something, or ends."""
         numbers = theirs.fileno(), self._file.fileno()
         reader, writer = os.pipe()
@@ -154,6 +165,7 @@ class Child(Told):
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 env=threads() | os.environ | {MARK: self._name},
             )  # fmt: skip
+        own.add(self.process.pid)
         self._reader.start()
         with suppress(OSError):  # it has ended already
             self.channel.ask(request)  # some 20 KB, which a socket keeps until they are read
@@ -217,6 +229,7 @@ class Child(Told):
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
+        orphans.end(self._own)
         self._reader.join(1.0)  # something that it began may still hold the pipe
         self.channel.close()
         self._file.close()

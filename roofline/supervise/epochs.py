@@ -27,7 +27,7 @@ from typing import Any
 from roofline.protocol.messages import Request
 from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
-from roofline.supervise import metadata, signals
+from roofline.supervise import metadata, orphans, signals
 from roofline.supervise.child import Child, WorkerEnd
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -174,7 +174,7 @@ class Follower:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
-                    self._child = Child(typed.read(Request, asked), self._root)
+                    self._child = Child(typed.read(Request, asked), self._root, orphans.children())
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:

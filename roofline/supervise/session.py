@@ -46,6 +46,8 @@ class Session:
     trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
+    children: set[int] = field(default_factory=set)
+    """The processes that this one has begun, while it measures."""
     end_reason: str = ""
     """Why nothing more can be measured, if that is so."""
     is_gone_on: bool = False

@@ -50,6 +50,10 @@ FUNCTIONS = {
     "torch.set_deterministic_debug_mode": "torch.get_deterministic_debug_mode",
     "torch.set_grad_enabled": "torch.is_grad_enabled",
     "sys.setprofile": "sys.getprofile",
+    "sys.setswitchinterval": "sys.getswitchinterval",
+    "sys.setrecursionlimit": "sys.getrecursionlimit",
+    "threading.settrace": "threading.gettrace",
+    "threading.setprofile": "threading.getprofile",
     "os.chdir": "os.getcwd",
 }
 """What sets a value -> what gets it."""

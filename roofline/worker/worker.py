@@ -116,6 +116,7 @@ class Worker:
         """Tell what this machine is, and the clock that times the contenders on it."""
         loaded = list(self.runners.loaded.values())
         problem = machine.unusable_gpu() if self.device == "cuda" else ""
+        described = {} if problem else machine.describe(self.device)  # before files are imported, as it is measured
         for each in loaded:
             problem = problem or each.problem()
         if problem:
@@ -125,7 +126,7 @@ class Worker:
             "timer": clock.timer,
             "passes": clock.passes,
             "processes": clock.processes,
-            "machine": machine.describe(self.device),
+            "machine": described,
             "share_bytes": machine.worker_bytes(self.device),
         }
         self.tell(MachineFound(fields | loaded[0].ranks.metadata()))

@@ -188,6 +188,7 @@ def test_a_message_comes_as_it_was_told(ends, message):
     ("told", "problem"),
     [
         (b"\xff", "JSON is malformed"),
+        (b"", "Input data was truncated"),
         (b'{"kind": "Message"}', "it is of unknown kind 'Message'"),
         (b'{"kind": "Rejected", "shape": "up", "name": 7, "outcome": {}}', r"Expected `str`, got `int` - at `\$.name`"),
         (
@@ -201,6 +202,14 @@ def test_what_is_no_message_is_named(ends, told, problem):
     theirs.send_bytes(told)
     with pytest.raises(ValueError, match=problem):
         ours.receive()
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 64, b"\x7f\xff\xff\xff", b"\0\0\0\x40{"])
+def test_bytes_that_are_no_message_do_not_hold_the_run(raw):
+    ours, theirs = socket.socketpair()
+    theirs.sendall(raw)
+    with pytest.raises(ValueError, match="its length is not that of a message"):
+        Channel(ours, within_s=1).receive()
 
 
 def test_a_request_of_a_later_version_is_understood(ends):

@@ -185,8 +185,9 @@ def test_in_plain_pytest_who_changes_the_process_fails_alone(three_shapes):
     assert "1 failed, 1 passed" in run.text
 
 
-def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
-    run = three_shapes("-k", "m128", fault="numpy 128 fork", shares="new")
+@pytest.mark.parametrize("fault", ["fork", "hide"])
+def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes, fault):
+    run = three_shapes("-k", "m128", fault=f"numpy 128 {fault}", shares="new")
     assert (run.code, run.reasons) == (0, {})
     assert_no_share_is_left(run)
 
