@@ -16,6 +16,7 @@ from torch import Tensor, randint, randperm
 
 from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
+from roofline.host.device_errors import RefusedError
 from roofline.worker.bound import time
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
@@ -93,7 +94,13 @@ class Rotation(Signs):
 
         def again() -> Tensor:
             self.used.add(self.number)
-            return run(*sets[self.number])
+            given = sets[self.number]
+            try:
+                return run(*given)
+            except Exception as error:
+                if changed := changed_tensor(given, self.sets[self.number]):
+                    raise RefusedError(changed) from error
+                raise
 
         def next_one() -> Tensor:
             self.number = (self.number + 1) % len(self.sets)
@@ -106,7 +113,14 @@ class Rotation(Signs):
         when it was timed. `about` are further fields of the entrant."""
         error, refused = check()
         call = self.rotated(run)
-        return refused or Entrant(name, call, relative_error=error, recheck=lambda: check()[1], **about)
+        before = bit_sums(self.sets[0])
+
+        def recheck() -> Rejection | None:
+            if bit_sums(self.sets[0]) != before:
+                return Rejection(FAILED, f"{name}: timed calls wrote into their inputs, which others read")
+            return check()[1]
+
+        return refused or Entrant(name, call, relative_error=error, recheck=recheck, **about)
 
     def change(self) -> None:
         super().change()
@@ -128,6 +142,20 @@ def own(operands):
     if isinstance(operands, Tensor):
         return operands.new_empty(0).set_(operands)
     return tuple(map(own, operands)) if isinstance(operands, tuple) else operands
+
+
+def changed_tensor(given: tuple, operands: tuple) -> str:
+    """Which of the tensors that a contender was `given` is no longer as one of the `operands`, in words; "" where all
+    are."""
+    for operand, its, ours in zip(("x", "w", "out"), given, operands, strict=False):
+        if isinstance(ours, Tensor) and (type(its) is not Tensor or _layout(its) != _layout(ours)):
+            return f"it changed the tensor {operand} itself, as t_(), resize_() and data do: take a view or a copy"
+    return ""
+
+
+def bit_sums(operands: tuple) -> list[int]:
+    """For x and w, a number that says whether somebody wrote into them."""
+    return [int(bits(tensor).sum()) for tensor in operands[:2] if isinstance(tensor, Tensor)]
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -310,10 +338,8 @@ def _check_call(
     x, w, out, *scales = operands
     out.fill_(math.nan)
     result = run(*given)
-    for operand, its, ours in zip(("x", "w", "out"), given, operands, strict=False):
-        if type(its) is not Tensor or _layout(its) != _layout(ours):
-            changed = f"it changed the tensor {operand} itself, as t_(), resize_() and data do: take a view or a copy"
-            return math.nan, Rejection(FAILED, f"{name}: {changed}")
+    if changed := changed_tensor(given, operands):
+        return math.nan, Rejection(FAILED, f"{name}: {changed}")
     if problem := not_out(result, out):
         return math.nan, Rejection(FAILED, f"{name}: {problem}")
     error = error_of(out, reference)

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -132,8 +131,6 @@ ANSWER_S = 1.0
 """A process that does not say within so long where it stands, hangs."""
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
 """Code in which ranks wait for one another."""
-MARK = "ROOFLINE_WORKER"
-"""Environment variable by which what a worker began is found, whatever session that leads."""
 
 
 class Child(Told):
@@ -147,7 +144,6 @@ class Child(Told):
         """Its first byte is the worker's mark; behind it the worker writes where it stands."""
         self._file.write(bytes(1))
         self._mark = mmap.mmap(self._file.fileno(), 1)
-        self._name = uuid.uuid4().hex
         self._ended = ""
         """How it ended, in words, once it was ended."""
         self.is_held = False
@@ -163,7 +159,7 @@ class Child(Told):
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "roofline.worker.process", *map(str, numbers)], pass_fds=numbers,
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=threads() | os.environ | {MARK: self._name},
+                env=threads() | os.environ,
             )  # fmt: skip
         own.add(self.process.pid)
         self._reader.start()
@@ -224,7 +220,6 @@ class Child(Told):
             self.process.wait(within_s)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        kill_marked(MARK, self._name)
         try:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
@@ -241,15 +236,6 @@ def threads() -> dict[str, str]:
     """The variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
     count = container.cores()
     return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
-
-
-def kill_marked(name: str, value: str) -> None:
-    """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
-    Linux only: elsewhere nobody is found."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # one that has ended meanwhile
-            if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
 
 
 def end_text(code: int, printed: str) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from roofline.protocol.waiting import wait_for
@@ -52,5 +53,5 @@ def end(own: set[int]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
             with suppress(ChildProcessError):
-                wait_for(lambda orphan=orphan: os.waitpid(orphan, os.WNOHANG)[0], DEATH_S)
+                wait_for(partial(os.waitid, os.P_PID, orphan, os.WEXITED | os.WNOHANG), DEATH_S)
             own.add(orphan)

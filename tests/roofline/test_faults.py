@@ -67,6 +67,14 @@ COMMON = {
     "copy SIGKILL",
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
+ODD = {
+    "mute": ("failed", "MuteError: its text raises ValueError"),
+    "close": ("failed", "exit code 0: it printed nothing, {where}"),
+    "bytes": ("failed", "a message that cannot be read: its length is not that of a message, {where}"),
+}
+OUTCOMES |= ODD
+STRUCK += [("numpy", fault) for fault in ODD]
+COMMON |= {f"numpy {fault}" for fault in ODD}
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
 
 
