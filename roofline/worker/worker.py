@@ -28,7 +28,7 @@ from roofline.protocol.messages import (
     StepBegan,
 )
 from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import ceilings, launches, runner
+from roofline.worker import ceilings, launches, process_state, runner
 from roofline.worker.alone import ALONE
 from roofline.worker.bound import time
 from roofline.worker.clocks import empty_call_s
@@ -116,9 +116,10 @@ class Worker:
         """Tell what this machine is, and the clock that times the contenders on it."""
         loaded = list(self.runners.loaded.values())
         problem = machine.unusable_gpu() if self.device == "cuda" else ""
-        described = {} if problem else machine.describe(self.device)  # before files are imported, as it is measured
+        before, put_back = process_state.guard(True)
         for each in loaded:
             problem = problem or each.problem()
+        put_back(before)  # what the import of a file changed: the machine is told as it is measured
         if problem:
             return self.tell(MachineFound({"problem": problem}))
         clock = loaded[0].clock()
@@ -126,7 +127,7 @@ class Worker:
             "timer": clock.timer,
             "passes": clock.passes,
             "processes": clock.processes,
-            "machine": described,
+            "machine": machine.describe(self.device),
             "share_bytes": machine.worker_bytes(self.device),
         }
         self.tell(MachineFound(fields | loaded[0].ranks.metadata()))

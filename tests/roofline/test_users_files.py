@@ -14,8 +14,9 @@ from conftest import ROOT
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import records_of
 from roofline.commands import cli
+from roofline.host import container
 from roofline.operations import base, contenders
-from roofline.store.conditions import conditions
+from roofline.store.conditions import conditions, threads_text
 
 PAGE = (ROOT / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
@@ -101,13 +102,15 @@ def test_a_file_that_is_not_there_is_told_in_a_line(run):
 
 
 def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
-    (tmp_path / "mine.py").write_text("import torch\n\ndef f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
+    one_thread = "import torch\n\ntorch.set_num_threads(1)\n"  # which is put back: it is measured on all
+    (tmp_path / "mine.py").write_text(f"{one_thread}def f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
     words = "--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", "tests/benchmarks", f"--ffn-results={tmp_path / 'runs'}"
     code, text = run("--benchmark-only", "--ffn-no-report", f"--ffn-contender={tmp_path}/mine.py::f", *words, *SMALL)
     assert code == 0, text
     run = roofline.load(next((tmp_path / "runs").iterdir()))
     assert [record["contender"] for record in records_of(run)] == ["torch", "f"]
     version = contenders.version(f"{tmp_path / 'mine.py'}::f")
+    assert f", {threads_text(container.cores())}" in conditions(run.metadata)["chip"]
     assert conditions(run.metadata)["contenders"] == f"mine.py::f {version}"
     assert not any(ceiling.by.endswith("-f") for ceiling in ceilings_of(run))  # a user's kernel sets no roof
 
