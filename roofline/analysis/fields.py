@@ -1,6 +1,7 @@
 """The fields of records as `fields.toml` and a run's operations declare them: unit, meaning, and how a table shows
 each; and the measured case that they are formed of."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -104,6 +105,6 @@ class MeasuredCase:
 
 
 def with_ends(name: str, interval: Interval | None, declared: Mapping[str, Field] = FIELDS) -> dict[str, float]:
-    """The field `name` and those of its ends; {} without an interval."""
+    """The field `name` and those of its ends, as far as they are known; {} without an interval."""
     names = name, *declared[name].ends
-    return dict(zip(names, interval, strict=True)) if interval else {}
+    return {name: value for name, value in zip(names, interval or (), strict=False) if not math.isnan(value)}

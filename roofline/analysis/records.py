@@ -11,7 +11,7 @@ from roofline.analysis import decision, memory_roof, overlap
 from roofline.analysis.fields import FIELDS, GROUPS, Field, MeasuredCase, fields_of, own, shown, with_ends
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
 from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
-from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
+from roofline.store.stats import LEAST_ROUNDS, geometric_mean, lag1_correlation, ratio_of, student
 from roofline.theory import chips
 from roofline.theory.wires import HOW
 
@@ -205,7 +205,7 @@ def _notes(record: dict, shape: Shape) -> str:
         notes.append("cut short")
     if rounds < FEWEST_ROUNDS:
         notes.append(f"{rounds} rounds only")
-    if late > 0.1 * rounds:
+    if late > max(0.1 * rounds, LEAST_ROUNDS - 1):
         notes.append(f"host late in {late}")
     return "; ".join(notes)
 

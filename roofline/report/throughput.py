@@ -10,7 +10,7 @@ from roofline.analysis.tokens import COLUMNS as BY_TOKENS
 from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.operations.shown import Field
-from roofline.report.format import interval_text
+from roofline.report.format import interval_text, small_text
 from roofline.report.tables import Section, declared, escaped, texts
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
@@ -92,10 +92,10 @@ def summary(frame: DataFrame) -> list[str]:
     for name, rows in compared(frame).groupby("contender", sort=False):
         ratios = rows["ratio_to_baseline"]
         large = ratios[rows["m"].ge(1024).fillna(False)]
-        text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"
+        text = f"{name}: {small_text(geometric_mean(ratios))} of {rows['baseline'].iloc[0]}'s speed"
         text += f" in the geometric mean over {len(ratios)} shapes"
         if len(large):
-            text += f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})"
+            text += f", {small_text(geometric_mean(large))} over M >= 1024 ({len(large)})"
         lines.append(text)
     return lines
 

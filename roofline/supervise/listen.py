@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 
 from roofline import operations
 from roofline.protocol.messages import Message, Request, StepBegan, Stopped
-from roofline.supervise import signals
+from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.limits import Patience
@@ -65,7 +65,7 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
 def listen(session: Session, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
-    with signals.noted() as session.signals:
+    with signals.noted() as session.signals, orphans.adopted() as session.children:
         try:
             while not session.signals:
                 if requests and not session.end_reason:
@@ -94,7 +94,7 @@ def _begun(session: Session, request: Request) -> list[Child]:
     if session.epochs:
         request = session.epochs.begin(request)
     try:
-        worker = Child(request, session.root)
+        worker = Child(request, session.root, session.children)
     except OSError as error:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []

