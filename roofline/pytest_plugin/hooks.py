@@ -33,7 +33,7 @@ from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
-from roofline.store.outcome import FAILED, Outcome, left_out
+from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import FEWEST_ROUNDS
 from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
@@ -422,8 +422,7 @@ def _check_here(state: Session, shape: str, contender: str) -> Outcome | None:
         prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
     except Broken as broken:
         return replace(broken.args[1], reason=f"{contender}: {broken.args[1].reason}")
-    refused = prepared.rejected.get(contender)
-    return refused or (None if contender in prepared.entrants else left_out(contender))
+    return prepared.rejected.get(contender)
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):

@@ -4,7 +4,6 @@
 does not reach it, and all that it began ends with it.
 """
 
-import math
 import mmap
 import os
 import re
@@ -82,8 +81,6 @@ class Told:
 
     patience: Patience
     """Of one in a process of its own: with its present step."""
-    ends_at = math.inf
-    """When it is to stop, by this process's clock."""
     is_stopped = False
     """Whether it was told to."""
 
@@ -98,7 +95,7 @@ class Told:
         self.measured: set[str] = set()
         """Shapes whose turns were journalled."""
         self.done: set[str] = set()
-        """Shapes that were checked."""
+        """Shapes that were checked, or have all their passes."""
 
     @property
     def marked(self) -> int:
@@ -181,10 +178,10 @@ class Child(Told):
         """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
-    def go_on(self, is_over: bool) -> None:
-        """Let it go on with what it tells, or end where the run `is_over`, or its time."""
-        self.is_stopped = is_over or time.monotonic() > self.ends_at
-        self.channel.acknowledge(stop=self.is_stopped)
+    def go_on(self, *, is_over: bool = False) -> None:
+        """Let it go on with what it tells, or end where that `is_over`."""
+        self.is_stopped = is_over
+        self.channel.acknowledge(stop=is_over)
 
     def stands(self) -> str:
         """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""

@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from copy import deepcopy
 from multiprocessing.connection import wait
 
 from roofline import operations
 from roofline.protocol.messages import Message, Request, StepBegan, Stopped
+from roofline.store import typed
 from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import Epochs, RankLostError
@@ -49,7 +49,7 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
         return
 
     def tell(message: Message) -> None:
-        message = deepcopy(message)  # as from another process
+        message = typed.read(type(message), typed.decoded(typed.encoded(message)))  # as from another process
         worker.take(message)
         hear(worker, message)
         if session.end_reason:
@@ -99,8 +99,6 @@ def _begun(session: Session, request: Request) -> list[Child]:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []
     worker.patience = _patience(session, worker)
-    if request.apart:
-        worker.ends_at = time.monotonic() + session.trials.most_s - session.trials.seconds
     return [worker]
 
 
@@ -111,7 +109,7 @@ def _patience(session: Session, worker: Child) -> Patience:
     if shape:
         case, _ = operations.parse(shape)
         usual_s = case.work.flop / flops_per_s(session.hello["machine"])
-        call_s = max(usual_s, session.baseline_call_s.get(shape, 0.0))
+        call_s = max(usual_s, session.checked[shape].baseline_call_s if shape in session.checked else 0.0)
     return Patience(worker.step, options, call_s, worker.process.pid)
 
 
@@ -134,7 +132,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.go_on(session.is_over(worker.request))
+            worker.go_on(is_over=session.is_over(worker))
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:

@@ -48,8 +48,8 @@ class Made:
 
     def close(self, shapes, name, seconds=1.0, done=True):
         request = Request("check", {}, {shape: [name] for shape in shapes.split()}, apart=name)
-        worker = SimpleNamespace(request=request, seconds=seconds, is_done=done, is_stopped=False)
-        self.trials.close(worker, shapes.split() if done else [])
+        about = {"seconds": seconds, "is_done": done, "is_stopped": False, "done": shapes.split() if done else []}
+        self.trials.close(SimpleNamespace(request=request, **about))
 
     def end_worker(self, shape, name, apart=""):
         """A worker ends at a call."""
@@ -84,6 +84,9 @@ def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
     made.close("up", "a", done=False)
     assert made.trials.next(made.planned) == ("torch", {"up": ["torch"]})
     made.close("up", "torch")
+    assert made.trials.next(made.planned) == ("a", {"up": ["a"]})
+    made.accuse("up", "torch", apart="a")
+    made.close("up", "a", done=False)
     assert made.lost == {"up-a": "a: alone with torch, which does well without it: torch: it died"}
     assert made.trials.waiting == {}
     made.accuse("down", "a")
@@ -112,9 +115,9 @@ def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_other
         made.accuse(name, "a")
     assert made.trials.next(made.planned) == ("a", {"up": ["a"], "down": ["a"], "gate": ["a"]})
     made.accuse("up", "a", apart="a")
-    assert not made.trials.is_enough("a")
+    assert not made.trials.is_over("a")
     made.accuse("down", "a", apart="a")
-    assert made.trials.is_enough("a")
+    assert made.trials.is_over("a")
     made.close("up down", "a")
     assert made.trials.next(made.planned) == ("", {})
     assert [*made.trials.given_up] == ["gate-a"]
