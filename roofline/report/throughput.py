@@ -11,7 +11,7 @@ from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.operations.shown import Field
 from roofline.report.format import interval_text, small_text
-from roofline.report.tables import Section, declared, escaped, texts
+from roofline.report.tables import TABLES, Section, escaped, section, texts
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
 
@@ -107,7 +107,7 @@ def decided(run: Run, frame: DataFrame) -> Section:
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
     margin = f"+-{100 * run.metadata['options']['decide']:g} %"
     text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
-    return declared("decided", rows, [text])
+    return section(TABLES["decided"], rows, [text])
 
 
 def slower(run: Run) -> list[str]:
@@ -128,10 +128,10 @@ def steady(frame: DataFrame) -> Section:
     for name, of_contender in rows.dropna(subset="steady_energy_j").groupby("contender", sort=False):
         joules = geometric_mean(of_contender["steady_energy_j"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
-    return declared("steady", rows, lines)
+    return section(TABLES["steady"], rows, lines)
 
 
 def counted(frame: DataFrame) -> Section:
     """The section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
     sources = frame["counter_source"].dropna().unique()
-    return declared("counted", frame, [f"counted by {source}" for source in sources])
+    return section(TABLES["counted"], frame, [f"counted by {source}" for source in sources])
