@@ -32,7 +32,6 @@ from roofline.host.machine import gpu_driver
 from roofline.operations import OPERATIONS, SUITE
 from roofline.store import journal
 from roofline.supervise import signals
-from roofline.supervise.child import kill_marked
 
 ROOT = Path(__file__).parents[1]
 PYTHON, LOGS = "python", "logs"
@@ -158,6 +157,15 @@ MARK = "ROOFLINE_VISIT"
 NOT_FOUND, REFUSED = 127, 2
 """Exit codes: of a command that is not there, and of a run that is refused."""
 QUERY = "name,driver_version,temperature.gpu,power.draw,power.limit,clocks.sm,clocks.max.sm,memory.total"
+
+
+def kill_marked(name: str, value: str) -> None:
+    """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
+    Linux only: elsewhere nobody is found."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # one that has ended meanwhile
+            if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 class Visit:

@@ -7,19 +7,22 @@ take a CPU twice the time that it is timed for, and a GPU, which has few such un
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, randint, randperm
 
 from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
+from roofline.host.device_errors import RefusedError
+from roofline.worker.bound import time
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
+
+norm = Tensor.norm  # bound before a file of a user's is imported, as `randint` is
 
 EXACT_ROWS, GROUP = 256, 16
 
@@ -61,7 +64,7 @@ class Signs(Inputs):
     def change(self) -> None:
         for number in self.used:
             x = self.inputs[number]
-            coins = torch.randint(2, x.shape[-1:], generator=self.numbers, device=x.device)
+            coins = randint(2, x.shape[-1:], generator=self.numbers, device=x.device)
             flips = coins.sub_(1).to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
             bits(x).bitwise_xor_(flips)
             self._flips[number] = flips.bitwise_xor_(self._flips.get(number, 0))
@@ -91,7 +94,13 @@ class Rotation(Signs):
 
         def again() -> Tensor:
             self.used.add(self.number)
-            return run(*sets[self.number])
+            given = sets[self.number]
+            try:
+                return run(*given)
+            except Exception as error:
+                if changed := changed_tensor(given, self.sets[self.number]):
+                    raise RefusedError(changed) from error
+                raise
 
         def next_one() -> Tensor:
             self.number = (self.number + 1) % len(self.sets)
@@ -104,7 +113,14 @@ class Rotation(Signs):
         when it was timed. `about` are further fields of the entrant."""
         error, refused = check()
         call = self.rotated(run)
-        return refused or Entrant(name, call, relative_error=error, recheck=lambda: check()[1], **about)
+        before = bit_sums(self.sets[0])
+
+        def recheck() -> Rejection | None:
+            if bit_sums(self.sets[0]) != before:
+                return Rejection(FAILED, f"{name}: timed calls wrote into their inputs, which others read")
+            return check()[1]
+
+        return refused or Entrant(name, call, relative_error=error, recheck=recheck, **about)
 
     def change(self) -> None:
         super().change()
@@ -115,7 +131,9 @@ class Rotation(Signs):
         x, w, out, *scales = self.sets[self.number]
         if problem := not_out(result, out):
             return lambda: problem
-        return glance(out, x, w, limit, self.numbers, *scales)
+        numbers = torch.Generator(x.device)
+        numbers.seed()  # which rows is chance: the call could have read `self.numbers`
+        return glance(out, x, w, limit, numbers, *scales)
 
 
 def own(operands):
@@ -124,6 +142,20 @@ def own(operands):
     if isinstance(operands, Tensor):
         return operands.new_empty(0).set_(operands)
     return tuple(map(own, operands)) if isinstance(operands, tuple) else operands
+
+
+def changed_tensor(given: tuple, operands: tuple) -> str:
+    """Which of the tensors that a contender was `given` is no longer as one of the `operands`, in words; "" where all
+    are."""
+    for operand, its, ours in zip(("x", "w", "out"), given, operands, strict=False):
+        if isinstance(ours, Tensor) and (type(its) is not Tensor or _layout(its) != _layout(ours)):
+            return f"it changed the tensor {operand} itself, as t_(), resize_() and data do: take a view or a copy"
+    return ""
+
+
+def bit_sums(operands: tuple) -> list[int]:
+    """For x and w, a number that says whether somebody wrote into them."""
+    return [int(bits(tensor).sum()) for tensor in operands[:2] if isinstance(tensor, Tensor)]
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -141,7 +173,7 @@ def glance(
     """Begin to compare some rows of `out` with x @ w.T, by sums over the columns with random signs, which take one pass
     over w (Freivalds 1977). The function that is returned says where they differ; "" where they are within `limit`, by
     the measure of `error_of`."""
-    rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
+    rows = randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
     seen = out[rows].double()
     products = w.float()
     factors = x[rows].float()
@@ -150,7 +182,7 @@ def glance(
         scale_rows(products, w_scales)
         scale_rows(factors, x_scales[rows])
     if len(rows) > SUMS:
-        signs = 2.0 * torch.randint(2, (SUMS, len(w)), generator=numbers, device=w.device) - 1
+        signs = 2.0 * randint(2, (SUMS, len(w)), generator=numbers, device=w.device) - 1
         seen = seen @ signs.double().T
         products = signs @ products
     reference = (factors @ products.T).double()
@@ -161,7 +193,7 @@ def glance(
         of_rows = (error.square().mean(1).sqrt() / typical).nan_to_num(math.inf)
         worst_row = int(of_rows.argmax())
         largest = float(of_rows[worst_row])
-        if max(largest / TAIL, float(error.norm() / reference.norm())) <= limit:
+        if max(largest / TAIL, float(norm(error) / norm(reference))) <= limit:
             return ""
         row = int(rows[worst_row])
         if out[row].isnan().any():
@@ -194,7 +226,7 @@ def error_of(out: Tensor, reference: Tensor) -> float:
         return math.nan
     error = _errors(out, reference)
     largest = error.abs().max() / reference.square().mean().sqrt()
-    return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
+    return float(torch.maximum(norm(error) / norm(reference), largest / TAIL))
 
 
 def error_of_last(result: Tensor, right: Tensor) -> float:
@@ -221,7 +253,7 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
     row by itself. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
     group = _group(m)
     numbers = torch.Generator("cpu").manual_seed(0)
-    signs = torch.randint(2, (group,), generator=numbers) * 2 - 1
+    signs = randint(2, (group,), generator=numbers) * 2 - 1
     weights = signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)
     groups = -(-len(matrix) // group)
     sums = matrix.new_zeros((groups, matrix.shape[1]), dtype=torch.float64)
@@ -315,10 +347,8 @@ def _check_call(
     x, w, out, *scales = operands
     out.fill_(math.nan)
     result = run(*given)
-    for operand, its, ours in zip(("x", "w", "out"), given, operands, strict=False):
-        if type(its) is not Tensor or _layout(its) != _layout(ours):
-            changed = f"it changed the tensor {operand} itself, as t_(), resize_() and data do: take a view or a copy"
-            return math.nan, Rejection(FAILED, f"{name}: {changed}")
+    if changed := changed_tensor(given, operands):
+        return math.nan, Rejection(FAILED, f"{name}: {changed}")
     if problem := not_out(result, out):
         return math.nan, Rejection(FAILED, f"{name}: {problem}")
     error = error_of(out, reference)

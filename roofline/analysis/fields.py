@@ -1,7 +1,8 @@
 """The fields of records as `fields.toml` and a run's operations declare them: unit, meaning, and how a table shows
 each; and the measured case that they are formed of."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,42 +14,26 @@ from roofline.store.run import Run, Shape
 from roofline.store.stats import Interval
 from roofline.theory.data import tables_of
 
-ENDS = {
-    "interval": ("low end of the 95 % interval of `{}`", "its high end"),
-    "look": ("low end of its interval: by all looks together, 99 % hold", "its high end"),
+ENDS = "low end of the 95 % interval of `{}`", "its high end"
+"""The meanings of the fields of a low and of a high end."""
+
+
+def by_name(fields: Iterable[Field]) -> dict[str, Field]:
+    """`fields` by their names. Behind each follow those of its ends, which may be declared with words of their own."""
+    named: dict[str, Field] = {}
+    for field in fields:
+        named[field.name] = field
+        for end, meaning in zip(field.ends, ENDS, strict=False):
+            named[end] = Field(end, meaning.format(field.name), field.unit)
+    return named
+
+
+GROUPS = {
+    group: by_name(Field(name, **entry) for name, entry in declared.items())
+    for group, declared in tables_of(__file__, "fields.toml").items()
 }
-"""Kind of spread, as a field of `fields.toml` has one -> what the fields of its low and of its high end mean."""
-
-
-def _with_fields_of_ends(declared: dict[str, dict]) -> dict[str, Field]:
-    """{name: field} of a group of `fields.toml`. Fields of ends follow the one that names them."""
-    fields: dict[str, Field] = {}
-    for name, entry in declared.items():
-        spread = {kind: entry.pop(kind) for kind in ENDS if kind in entry}
-        ends = tuple(end for of_kind in spread.values() for end in of_kind)
-        fields |= _with_ends_of(Field(name, ends=ends, **entry), *spread)
-    return fields
-
-
-def _with_ends_of(field: Field, kind: str = "interval") -> dict[str, Field]:
-    """`field` by its name, and behind it those of its ends."""
-    fields = {field.name: field}
-    for end, meaning in zip(field.ends, ENDS[kind], strict=False):
-        fields[end] = Field(end, meaning.format(field.name), field.unit)
-    return fields
-
-
-GROUPS = {group: _with_fields_of_ends(declared) for group, declared in tables_of(__file__, "fields.toml").items()}
 FIELDS = GROUPS["every"] | GROUPS["wire"]
 """Those of a record: of every one, and of one over a wire. The group `tokens` has the columns of `analysis.tokens`."""
-
-
-def own(shown: Shown) -> dict[str, Field]:
-    """The fields that an operation declares, by name, with those of their ends."""
-    fields: dict[str, Field] = {}
-    for field in shown.fields:
-        fields |= _with_ends_of(field)
-    return fields
 
 
 def shown(run: Run, op: str) -> Shown:
@@ -68,14 +53,14 @@ def fields_of(run: Run) -> dict[str, Field]:
     """The fields of the records of `run`: `FIELDS`, and behind them those of its operations."""
     fields = dict(FIELDS)
     for op in operations_of(run):
-        for name, field in own(shown(run, op)).items():
+        for name, field in by_name(shown(run, op).fields).items():
             fields.setdefault(name, field)
     return fields
 
 
 def refuse_taken(operation: Operation) -> None:
     """Raise ValueError for a field of an operation that has the name of one of every record."""
-    if taken := FIELDS.keys() & own(operation):
+    if taken := FIELDS.keys() & by_name(operation.fields):
         raise ValueError(f"operation {operation.name!r}: every record has a field {min(taken)!r}; choose another name")
 
 
@@ -104,6 +89,6 @@ class MeasuredCase:
 
 
 def with_ends(name: str, interval: Interval | None, declared: Mapping[str, Field] = FIELDS) -> dict[str, float]:
-    """The field `name` and those of its ends; {} without an interval."""
+    """The field `name` and those of its ends, as far as they are known; {} without an interval."""
     names = name, *declared[name].ends
-    return dict(zip(names, interval, strict=True)) if interval else {}
+    return {name: value for name, value in zip(names, interval or (), strict=False) if not math.isnan(value)}

@@ -1,6 +1,7 @@
 """The roof of a chip's memory and matmuls: the ceilings that a run measured, and the share of the roof that a case
 reached."""
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import wraps
@@ -13,7 +14,8 @@ from roofline.theory.bounds import Roof
 
 
 class Ceiling(NamedTuple):
-    """The highest rate of a kind that a run saw, with its interval, per second. `by` is what reached it, and where."""
+    """The highest rate of a kind that a run saw, with its interval, per second; NaN for ends that are unknown. `by` is
+    what reached it, and where."""
 
     kind: str
     dtype: str | None
@@ -61,7 +63,7 @@ def ceilings_of(run: Run) -> list[Ceiling]:
 
 def _alone(run: Run) -> Iterator[Ceiling]:
     for line in run.ceilings:
-        rate = line["value"], line["low"], line["high"]
+        rate = line["value"], line.get("low", math.nan), line.get("high", math.nan)
         yield Ceiling(line["ceiling"], line["dtype"], *rate, f"{line['probe']}, alone")
 
 

@@ -240,7 +240,7 @@ class ArmSamples:
             lost["lost_code_s"] = None
         if not (fields["gemm_slowdown"] or fields["link_slowdown"]):
             lost["lost_contention_s"] = None
-        lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
+        lost["diagnosis"] = "undecided" if fields.get("of_roof_high", 1.0) >= 1 else diagnosis
         return lost
 
 

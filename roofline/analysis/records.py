@@ -8,10 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis import decision, memory_roof, overlap
-from roofline.analysis.fields import FIELDS, GROUPS, Field, MeasuredCase, fields_of, own, shown, with_ends
+from roofline.analysis.fields import FIELDS, GROUPS, Field, MeasuredCase, by_name, fields_of, shown, with_ends
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
 from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
-from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
+from roofline.store.stats import LEAST_ROUNDS, geometric_mean, lag1_correlation, ratio_of, student
 from roofline.theory import chips
 from roofline.theory.wires import HOW
 
@@ -39,7 +39,7 @@ def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
     of_roof, names = ANALYSES[case.shape.analysis]
-    own_fields = own(shown(case.run, case.shape.op))
+    own_fields = by_name(shown(case.run, case.shape.op).fields)
     measured = dict(  # two parts with a field in common are a TypeError
         **_case_fields(case),
         **_time_fields(case),
@@ -205,7 +205,7 @@ def _notes(record: dict, shape: Shape) -> str:
         notes.append("cut short")
     if rounds < FEWEST_ROUNDS:
         notes.append(f"{rounds} rounds only")
-    if late > 0.1 * rounds:
+    if late > max(0.1 * rounds, LEAST_ROUNDS - 1):
         notes.append(f"host late in {late}")
     return "; ".join(notes)
 

@@ -21,6 +21,10 @@ class CallError(Exception):
         self.name = name
 
 
+class RefusedError(Exception):
+    """What the suite itself says of a contender: its text is the reason as it stands."""
+
+
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
@@ -40,6 +44,8 @@ def reason(error: BaseException) -> str:
     first = next((plain(line) for line in _text(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
         return f"{missing}: {first}"
+    if isinstance(error, RefusedError):
+        return first
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"

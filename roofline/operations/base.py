@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from roofline.operations.contenders import Contender, Planner, loaded
 from roofline.operations.shown import Shown
+from roofline.store.outcome import left_out
 from roofline.theory.data import tables_of
 from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE, Work
@@ -233,8 +234,12 @@ class Runners:
         return self.loaded[operation.name]
 
     def prepare(self, case: Case, names: list[str], *first_call):
-        """Prepare a case with the contenders `names`. `first_call` is as `worker.prepared.unwatched`."""
+        """Prepare a case with the contenders `names`, of which none is left out without a word. `first_call` is as
+        `worker.prepared.unwatched`."""
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)
         prepared.analysis = operation.analysis
+        for name in names:
+            if name not in prepared.entrants and name not in prepared.rejected:
+                prepared.reject(name, left_out(name), is_sure=True)
         return prepared

@@ -50,7 +50,10 @@ def shape_text(row) -> str:
 
 
 def _header(columns: list[str]) -> list[str]:
-    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
+    for column in columns if {*SIZES} <= {*columns} else ():
+        if column not in SIZES + MORE:
+            raise ValueError(f"column {column!r} is unknown; columns are {', '.join(SIZES + MORE)}")
+    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns}:
         raise ValueError(f"{','.join(columns)!r} is no header; {HELP}")
     return columns
 

@@ -4,8 +4,10 @@
 The stages handle them by `match`, in `supervise.stages` and `supervise.measuring`.
 """
 
+import errno
 import signal
 import socket
+import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -197,13 +199,17 @@ class Done(Message):
     """The worker has done what it was asked for."""
 
 
+LONGEST_MESSAGE, MESSAGE_S = 2**26, 5.0
+"""Bytes of a message at most, and the seconds within which the rest of one comes that has begun."""
 MESSAGES = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
 class Channel(Connection):
     """One end. A worker goes on once what it told is acknowledged."""
 
-    def __init__(self, plug: socket.socket):
+    def __init__(self, plug: socket.socket, within_s: float = 0.0):
+        """Reading waits for the rest of a message `within_s`, or as long as it takes."""
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(within_s), 0))
         super().__init__(plug.detach())
 
     def tell(self, message: Message) -> None:
@@ -226,7 +232,13 @@ class Channel(Connection):
     def receive(self) -> Message:
         """The next message. Raises OSError and EOFError once there is none to come, and ValueError for what is
         none."""
-        return typed.read_line(MESSAGES, typed.decoded(self.recv_bytes()))
+        try:
+            text = self.recv_bytes(LONGEST_MESSAGE)
+        except OSError as error:
+            if error.errno in (None, errno.EAGAIN):  # as `recv_bytes` has it
+                raise ValueError("its length is not that of a message") from None
+            raise
+        return typed.read_line(MESSAGES, typed.decoded(text))
 
     def acknowledge(self, *, stop: bool) -> None:
         """Let the worker go on, or tell it to end."""

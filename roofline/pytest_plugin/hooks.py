@@ -33,7 +33,8 @@ from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
-from roofline.store.outcome import FAILED, Outcome, left_out
+from roofline.store.outcome import FAILED, Outcome
+from roofline.store.run import FEWEST_ROUNDS
 from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
 from roofline.supervise.session import Session
@@ -317,9 +318,13 @@ def pytest_report_collectionfinish(config):
     text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    if not state.hello:
-        return text
-    return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
+    lines = [text]
+    if short := planned.short_shapes:
+        few = f"fewer than {FEWEST_ROUNDS} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
+        lines.append(f"{short} of {len(state.planned)} shapes get {few}")
+    if state.hello:
+        lines.append(f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory")
+    return lines
 
 
 def _plan(state: Session) -> plan.Plan:
@@ -417,8 +422,7 @@ def _check_here(state: Session, shape: str, contender: str) -> Outcome | None:
         prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
     except Broken as broken:
         return replace(broken.args[1], reason=f"{contender}: {broken.args[1].reason}")
-    refused = prepared.rejected.get(contender)
-    return refused or (None if contender in prepared.entrants else left_out(contender))
+    return prepared.rejected.get(contender)
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):

@@ -15,7 +15,7 @@ from roofline.operations.shapes import shape_text
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import AGAIN, FEWEST_ROUNDS, INTERRUPTED, Run
-from roofline.store.stats import CONFIDENCE, DECADE, grouped, is_known
+from roofline.store.stats import CONFIDENCE, DECADE, LEAST_ROUNDS, grouped, is_known
 from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 
 
 def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
-    """{rule: what it finds}. A void case has one finding, that it is void; ranks get their threads from torchrun."""
-    judged = valid(frame)
+    """{rule: what it finds}. A void case has one finding, that it is void, and one of fewer than `LEAST_ROUNDS` that
+    it has few; ranks get their threads from torchrun."""
+    valid_rows = valid(frame)
+    judged = valid_rows[valid_rows["rounds"] >= LEAST_ROUNDS]
     return {
         "cut off": cut_off(run, frame),
         "quick": [QUICK] if run.metadata.get("options", {}).get("quick") else [],
@@ -60,10 +62,10 @@ def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
         "unequal": unequal(judged),
         "slower": _beyond_margin(judged, "worst", -1),
         "below own ideal": below_own_ideal(judged),
-        "few rounds": few_rounds(judged),
+        "few rounds": few_rounds(valid_rows),
         "roof drifted": roof_drifted(run),
         "disturbed": _above(judged, "others_share", OTHERS, "other processes took up to {} of the CPU"),
-        "waiting": _above(judged, "waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
+        "waiting": waiting(judged),
         "stolen time": _above(judged, "stolen_share", STOLEN, "up to {}"),
         "not measured": _outcomes(run, skipped="skipped", not_run="not run"),
         "faster": _beyond_margin(judged, "best", 1),
@@ -124,6 +126,15 @@ def few_rounds(frame: DataFrame) -> Lines:
     return _cases(frame, -few, lambda most: f"{few[most]} or more")
 
 
+def waiting(frame: DataFrame) -> Lines:
+    """A line where a case waited in samples enough to say so: one of ten is chance."""
+    share = frame["waiting_share"]
+    is_proven = (share * frame["rounds"]).round() >= LEAST_ROUNDS
+    text = "threads waited for a core in up to {} of the samples"
+    if any(share[is_proven] > OTHERS):
+        yield from _above(frame, "waiting_share", OTHERS, text)
+
+
 def roof_drifted(run: Run) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((line["ceiling"], line["dtype"]), line["value"]) for line in run.ceilings)
@@ -135,7 +146,7 @@ def roof_drifted(run: Run) -> Lines:
         half_width = (ceiling.high - ceiling.low) / ceiling.value / 2
         off = max(half_width, max(values) / min(values) - 1)
         if not is_known(ceiling.low, ceiling.high):
-            yield f"{name} is unknown: the ends of its interval are more than a factor of {DECADE} apart"
+            yield f"{name} is unknown: its samples are too few, or more than a factor of {DECADE} apart"
         elif off > MARGIN:
             yield f"{name} is known to within {error_text(off)}"
 

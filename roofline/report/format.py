@@ -12,7 +12,7 @@ LONGEST_KERNEL = 48
 ABOVE_ALL = " !"
 """Behind a fraction of a roof that is above 1; `report.tables.ABOVE` says what it means."""
 UNKNOWN = "[unknown]"
-"""In place of the ends of an interval that spans more than a decade, or has none."""
+"""In place of the ends of an interval that spans more than a decade, or rests on too few rounds."""
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -75,8 +75,16 @@ def ends_text(low: float, high: float, text: Callable[[float], str]) -> str:
 
 def interval_text(value: float, low: float, high: float) -> str:
     """A value above 0 with its interval: `1.031 [1.024, 1.040]`."""
-    text = "{:.3f}".format
-    return f"{text(value)} {ends_text(low, high, text)}"
+    return f"{small_text(value)} {ends_text(low, high, small_text)}"
+
+
+def small_text(value: float) -> str:
+    """A value above 0 to three decimals, or where it is small, to two digits.
+
+    >>> small_text(1.0306), small_text(0.000123)
+    ('1.031', '0.00012')
+    """
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.2g}"
 
 
 def hidden_text(value: float, low: float, high: float, form: str = ".2f") -> str:
@@ -87,12 +95,12 @@ def hidden_text(value: float, low: float, high: float, form: str = ".2f") -> str
 
 def mean_text(value: float, low: float, high: float) -> str:
     """A mean with its interval. It stands alone where a single process or block says it."""
-    return f"{value:.3f}" if low == high else interval_text(value, low, high)
+    return small_text(value) if math.isnan(low) else interval_text(value, low, high)
 
 
 def ratio_text(value: float, low: float, high: float, text=interval_text) -> str:
     """A ratio to the baseline with its interval. The baseline itself is `1 (baseline)`."""
-    return "1 (baseline)" if value == low == high == 1 else text(value, low, high)
+    return "1 (baseline)" if value == 1 else text(value, low, high)
 
 
 def bytes_text(count: int) -> str:

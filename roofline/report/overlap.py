@@ -8,7 +8,7 @@ from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.format import growth_text
-from roofline.report.tables import Section, declared
+from roofline.report.tables import TABLES, Section, section
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
 
@@ -21,8 +21,9 @@ FIGURES = ("network_roofline", "overlap", "timeline")
 def brief(run: Run, frame: DataFrame) -> Section:
     """The section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
-    section = declared("best_arms", best, balances(best))
-    return section._replace(table=section.table.rename(columns={FIELDS["contender"].header: "best arm"}))
+    made = section(TABLES["best_arms"], best, balances(best))
+    table = made.table.rename(columns={FIELDS["contender"].header: "best arm"})
+    return made._replace(table=table, figures=FIGURES[:1])
 
 
 def by_gather(frame: DataFrame) -> DataFrame:
@@ -96,8 +97,8 @@ def splits(frame: DataFrame) -> Section:
         parts = [f"{diagnosis} in {count}" for (_, _, diagnosis), count in of_arm.items()]
         lines.append(f"{op}, {arm}: {', '.join(parts)}")
     shares = rows[[*LOST]].div(rows["time_s"], axis=0)
-    section = declared("splits", rows.assign(**shares), lines)
-    if len(rows):
+    made = section(TABLES["splits"], rows.assign(**shares), lines)
+    if made.has_table:
         above = 1 - rows["ideal_s"] / rows["time_s"]
-        section.table.insert(section.table.columns.get_loc("ideal") + 1, "above it", above.map(growth_text))
-    return section
+        made.table.insert(made.table.columns.get_loc("ideal") + 1, "above it", above.map(growth_text))
+    return made

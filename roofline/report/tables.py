@@ -1,6 +1,6 @@
-"""Tables of a report: a DataFrame of texts, aligned for a terminal or written as Markdown; and sections that have
-one, as `tables.toml` declares them. A report is a list of sections, which a terminal and report.md show in their own
-ways."""
+"""Tables of a report: a DataFrame of texts, aligned for a terminal or written as Markdown; and the sections of those
+that `tables.toml` and operations declare. A report is a list of sections, which a terminal and report.md show in their
+own ways."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from roofline.theory.data import tables_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES = tables_of(__file__, "tables.toml")
-"""`columns`: {table: the fields that are its columns}, and `sections`: {name: what each has}."""
+TABLES = {name: Table(**entry) for name, entry in tables_of(__file__, "tables.toml").items()}
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
 ABOVE = (
@@ -52,18 +51,10 @@ class Section(NamedTuple):
         return self._replace(lines=[*self.lines, ABOVE]) if is_marked else self
 
 
-def declared(name: str, frame: DataFrame, lines: Sequence[str] = ()) -> Section:
-    """A section of `tables.toml`: a row for each case of `frame` that has its field, and `lines` below them."""
-    entry = TABLES["sections"][name]
-    rows = frame.dropna(subset=entry["of"])
-    table = texts(rows, entry["columns"])
-    return Section(entry["title"], entry["about"], entry.get("figures", ()), table, lines, entry.get("long", False))
-
-
-def of_operation(table: Table, rows: DataFrame, fields: Mapping[str, Field]) -> Section:
-    """A table of an operation, of those of its `rows` that have the table's field. `about` may be a journal's."""
-    cells = texts(rows.dropna(subset=table.of), table.columns, fields)
-    return Section(table.title, escaped(table.about), (), cells, long=table.long)
+def section(table: Table, frame: DataFrame, lines: Sequence[str] = (), fields: Mapping[str, Field] = FIELDS) -> Section:
+    """The section of a table: a row for each case of `frame` that has its field, and `lines` below them."""
+    cells = texts(frame.dropna(subset=table.of), table.columns, fields)
+    return Section(table.title, table.about, (), cells, lines, table.long)
 
 
 def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = FIELDS) -> DataFrame:

@@ -10,8 +10,8 @@ from roofline.analysis.tokens import COLUMNS as BY_TOKENS
 from roofline.analysis.tokens import by_tokens, columns_of, compared
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.operations.shown import Field
-from roofline.report.format import interval_text
-from roofline.report.tables import Section, declared, escaped, texts
+from roofline.report.format import interval_text, small_text
+from roofline.report.tables import TABLES, Section, escaped, section, texts
 from roofline.store.run import Run
 from roofline.store.stats import geometric_mean
 
@@ -92,10 +92,10 @@ def summary(frame: DataFrame) -> list[str]:
     for name, rows in compared(frame).groupby("contender", sort=False):
         ratios = rows["ratio_to_baseline"]
         large = ratios[rows["m"].ge(1024).fillna(False)]
-        text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"
+        text = f"{name}: {small_text(geometric_mean(ratios))} of {rows['baseline'].iloc[0]}'s speed"
         text += f" in the geometric mean over {len(ratios)} shapes"
         if len(large):
-            text += f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})"
+            text += f", {small_text(geometric_mean(large))} over M >= 1024 ({len(large)})"
         lines.append(text)
     return lines
 
@@ -107,7 +107,7 @@ def decided(run: Run, frame: DataFrame) -> Section:
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
     margin = f"+-{100 * run.metadata['options']['decide']:g} %"
     text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
-    return declared("decided", rows, [text])
+    return section(TABLES["decided"], rows, [text])
 
 
 def slower(run: Run) -> list[str]:
@@ -128,10 +128,10 @@ def steady(frame: DataFrame) -> Section:
     for name, of_contender in rows.dropna(subset="steady_energy_j").groupby("contender", sort=False):
         joules = geometric_mean(of_contender["steady_energy_j"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
-    return declared("steady", rows, lines)
+    return section(TABLES["steady"], rows, lines)
 
 
 def counted(frame: DataFrame) -> Section:
     """The section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
     sources = frame["counter_source"].dropna().unique()
-    return declared("counted", frame, [f"counted by {source}" for source in sources])
+    return section(TABLES["counted"], frame, [f"counted by {source}" for source in sources])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ANALYSES = {"overlap": overlap, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)` and `FIGURES`, of which the first
 stands beside the brief table."""
-
-"""On a terminal."""
 
 
 def write(folder: Path, run: Run | None = None) -> list[Path]:
@@ -91,34 +89,25 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         brief.append(by_fastest)
         summary += analysis.summary(rows)
         of_users = run.metadata.get("options", {}).get("users")  # who ask for each of theirs
-        is_long = len(by_fastest.table) > 0 and not of_users
-        table = tables.texts(rows, tables.TABLES["columns"][name])
         figures = [*analysis.FIGURES[1:]]
         for op in rows["op"].unique():
             figures += shown(run, op).figures
-        whole.append(Section(f"All cases: {name}", "", figures, table, long=is_long))
+        every = tables.section(tables.TABLES[name], rows)
+        whole.append(every._replace(figures=figures, long=by_fastest.has_table and not of_users))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
-    sections = [*brief, Section("In all", lines=summary), *whole]
-    for section in (
-        overlap.splits(cases),
-        *_of_operations(run, cases),
-        throughput.steady(cases),
-        throughput.counted(cases),
-    ):
-        if len(section.table):
-            sections.append(section)
-    return sections
+    further = [overlap.splits(cases), *_of_operations(run, cases), throughput.steady(cases), throughput.counted(cases)]
+    further = [section for section in further if section.has_table]
+    return [*brief, Section("In all", lines=summary), *whole, *further]
 
 
-def _of_operations(run: Run, cases: DataFrame) -> list[Section]:
-    """The sections of the tables that operations of the run declare."""
+def _of_operations(run: Run, cases: DataFrame) -> Iterator[Section]:
+    """The sections of the tables that operations of the run declare; the words of some are a journal's."""
     fields = fields_of(run)
-    made = []
     for op in operations_of(run):
-        rows = cases[cases["op"] == op]
-        made += [tables.of_operation(table, rows, fields) for table in shown(run, op).tables]
-    return made
+        for table in shown(run, op).tables:
+            made = tables.section(table, cases[cases["op"] == op], fields=fields)
+            yield made._replace(about=tables.escaped(table.about))
 
 
 def unknown(run: Run) -> list[str]:

@@ -34,7 +34,10 @@ PACKED = f"{NAME}.xz"
 OPENERS: dict[str, Callable] = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
 """The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
-SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
+CHANGED = f"changed {NAME}, which was cut where our own last line ends"
+"""What happens to the journal of a run that is measured when it is no longer as it was written."""
+
+SUM = re.compile(r', "sum": "([0-9a-f]{8})"}\r?\n?$')
 """The checksum that a line ends with, in hexadecimal."""
 
 
@@ -105,7 +108,7 @@ class Journal:
         there = self._path.stat()
         ours = os.fstat(self._file.fileno())
         if not os.path.samestat(there, ours) or there.st_size != self._size:
-            raise OSError(errno.ESTALE, f"something else replaced or changed {NAME}")
+            raise OSError(errno.ESTALE, f"something else replaced or {CHANGED}")
 
     def close(self) -> None:
         self._file.close()
@@ -186,13 +189,37 @@ def _summed(path: Path) -> Iterator[str]:
     """Yield the lines of a journal without their sums. Raises ValueError where these do not agree."""
     total = None
     for number, text in enumerate(_texts(path), 1):
-        checksum = SUM.search(text)
-        if checksum:
-            text = f"{text[: checksum.start()]}}}"
-            total = zlib.crc32(text.encode(), total or 0)
-        if total != (int(checksum[1], 16) if checksum else None):
-            raise ValueError(f"{path}:{number} was changed, or a line before it is lost or there twice: see its sum")
+        try:
+            text, total = _checked(text, total)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number} {error}") from None
         yield text
+
+
+def _checked(text: str, total: int | None) -> tuple[str, int | None]:
+    """A line without its sum, and the sum up to it, which was `total` before. Raises ValueError where it is not."""
+    checksum = SUM.search(text)
+    if checksum:
+        text = f"{text[: checksum.start()]}}}"
+        total = zlib.crc32(text.encode(), total or 0)
+    if total != (int(checksum[1], 16) if checksum else None):
+        raise ValueError("was changed, or a line before it is lost or there twice: see its sum")
+    return text, total
+
+
+def cut(folder: Path) -> bool:
+    """Cut a journal behind the last line that is as it was written, if more follows. Where none is, it stays."""
+    path = folder / NAME
+    size = 0
+    total = None
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        for line in file:
+            _, total = _checked(line.decode(), total)
+            size += len(line)
+    if not size or size == path.stat().st_size:
+        return False
+    os.truncate(path, size)
+    return True
 
 
 def _require_schema(line: Any, text: str) -> None:

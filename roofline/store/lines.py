@@ -58,8 +58,8 @@ class Ceiling(Line):
     when: str
     probe: str
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass

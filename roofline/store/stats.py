@@ -25,6 +25,8 @@ MOST_FREEDOM = 200
 """Beyond so many degrees of freedom Student's distribution is taken to be that of so many."""
 DECADE = 10
 """An interval whose high end is more than so many times its low end says nothing."""
+LEAST_ROUNDS = 3
+"""Fewer say a typical value, and nothing of how far it may be off: no interval, verdict or finding rests on them."""
 
 Series = Mapping[int, float]
 """{round: value above 0}."""
@@ -33,7 +35,7 @@ Groups = Mapping[int, tuple[int, int]]
 
 
 class Interval(NamedTuple):
-    """A value with its interval at `CONFIDENCE`, in the unit of the samples."""
+    """A value with its interval at `CONFIDENCE`, in the unit of the samples. Ends that nobody knows are NaN."""
 
     value: float
     low: float
@@ -53,19 +55,24 @@ def estimate(
     anchor: Series | None = None,
     log: bool = True,
 ) -> Interval | None:
-    """`of(typical value of each series)`; None where no process has all of them.
+    """`of(typical value of each series)`; None where no process has all of them. Its ends are unknown where a series
+    has fewer than `LEAST_ROUNDS` beside the anchor.
 
     Without `groups` all rounds are of one pass. Without an `anchor` the first series is it; so is a single one that
     shares no round with one, as where samples were dropped. `log`: what `of` returns is above 0, and its logarithm is
     what spreads evenly.
     """
     anchor = anchor or series[0]
+    if len(series) == 1 and anchor.keys().isdisjoint(series[0]):
+        anchor = series[0]
     groups = groups or dict.fromkeys(anchor, (0, 0))
     typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
     means = map(fmean, zip(*typical.values(), strict=True))
     value = of(*map(math.exp, means))
+    if not _says_how_far(anchor, series):
+        return student(value, [])
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(groups))
     return student(value, [*_values(of, typical).values()], log=log)
@@ -82,8 +89,17 @@ def processes(groups: Groups) -> dict[int, int]:
 def by_process(
     of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
 ) -> dict[int, float]:
-    """{process: `of(typical value of each series)`}, of each process that has all of them."""
-    return _values(of, _typical(anchor or series[0], series, processes(groups)))
+    """{process: `of(typical value of each series)`}, of each process that has all of them; {} where a series has fewer
+    than `LEAST_ROUNDS` beside the anchor."""
+    anchor = anchor or series[0]
+    if not _says_how_far(anchor, series):
+        return {}
+    return _values(of, _typical(anchor, series, processes(groups)))
+
+
+def _says_how_far(anchor: Series, series: tuple[Series, ...]) -> bool:
+    """True where each series has rounds enough beside the anchor to say how far its typical value may be off."""
+    return all(len(anchor.keys() & values.keys()) >= LEAST_ROUNDS for values in series)
 
 
 def _values(of: Callable[..., float], typical: dict[Any, list[float]]) -> dict[Any, float]:
@@ -95,9 +111,9 @@ def _values(of: Callable[..., float], typical: dict[Any, list[float]]) -> dict[A
 
 
 def student(value: float, values: list[float], *, log: bool = True) -> Interval:
-    """`value` with Student's interval by independent `values` of it; of fewer than two, its ends are the value."""
+    """`value` with Student's interval by independent `values` of it; of fewer than two, its ends are unknown."""
     if len(values) < 2:
-        return Interval(value, value, value)
+        return Interval(value, math.nan, math.nan)
     spread = stdev(map(math.log, values) if log else values)
     half = student_quantile(len(values) - 1) * (spread / math.sqrt(len(values)))
     if log:
@@ -116,10 +132,8 @@ def ratio_of(numerator: Series, denominator: Series, groups: Groups | None = Non
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
-    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor. A
-    single series that shares no round with the anchor is its own."""
-    if len(series) == 1 and anchor.keys().isdisjoint(series[0]):
-        anchor = series[0]
+    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the
+    anchor."""
     logs = []
     for values in series:
         logs.append(_typical_logs(unit_of, anchor, values))

@@ -37,8 +37,6 @@ class Trials:
     """Whether workers are processes of this machine alone. Else all is a verdict."""
     waiting: dict[Case, str] = field(default_factory=dict)
     """What each is suspected of, in words; who was suspected last is tried first."""
-    accusers: dict[Case, tuple[str, Outcome]] = field(default_factory=dict)
-    """Of a baseline that failed beside one that was tried alone: beside whom, and how."""
     innocent: set[Case] = field(default_factory=set)
     """Who was tried in this stage, and did nothing."""
     given_up: dict[str, str] = field(default_factory=dict)
@@ -87,19 +85,14 @@ class Trials:
             self.failures[name] += name == apart
             self.writer.lose(shape, name, outcome)
         elif apart and is_innocent:
-            self._lose_beside(shape, name, apart, outcome)
+            self.failures[apart] += 1
+            reason = f"{apart}: alone with {name}, which does well without it: {outcome.reason}"
+            self.writer.lose(shape, apart, replace(outcome, reason=reason))
         else:
-            if apart:
-                self.accusers[shape, name] = apart, outcome
             if not is_innocent:
                 self._suspect(shape, name, outcome.reason.removeprefix(f"{name}: "))
             if not apart:
                 self._suspect_all(shape)
-
-    def _lose_beside(self, shape: str, innocent: str, name: str, outcome: Outcome) -> None:
-        self.failures[name] += 1
-        reason = f"{name}: alone with {innocent}, which does well without it: {outcome.reason}"
-        self.writer.lose(shape, name, replace(outcome, reason=reason))
 
     def _suspect(self, shape: str, name: str, of_what: str) -> None:
         self.writer.take_out(shape, name)
@@ -116,46 +109,38 @@ class Trials:
     def next(self, among: Container[str]) -> tuple[str, Cases]:
         """The next contender to be tried, and its cases on the shapes `among` which it is; nobody where none waits
         there. Who failed too often is given up, and where the time for trials is over, all are."""
+        name = ""
+        trials: dict[str, Cases] = {}
         for case in [case for case in self.waiting if case[0] in among]:
-            if self.is_enough(case[1]):
-                self._give_up(case, f"alone it failed on {self.failures[case[1]]} shapes")
-            elif self.seconds >= self.most_s:
-                self._give_up(case, f"the {self.most_s:.0f} s for that are over")
-        waiting = [case for case in self.waiting if case[0] in among]
-        name = waiting[-1][1] if waiting else ""
-        return name, {shape: [name] for shape, other in waiting if other == name}
+            if why := self.is_over(case[1]):
+                of_what = self.waiting.pop(case)
+                beside = f" Beside others: {of_what}." * bool(of_what)
+                self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"
+            else:
+                shape, name = case
+                trials.setdefault(name, {})[shape] = [name]
+        return name, trials.get(name, {})
 
-    def is_enough(self, name: str) -> bool:
-        """True where trials of a contender have shown enough."""
-        return self.failures[name] >= MOST_FAILURES
+    def is_over(self, name: str, seconds: float = 0.0) -> str:
+        """Why a contender is tried no more, where its trial has lasted so many seconds by now; empty if it is."""
+        if self.failures[name] >= MOST_FAILURES:
+            return f"alone it failed on {self.failures[name]} shapes"
+        return f"the {self.most_s:.0f} s for that are over" if self.seconds + seconds >= self.most_s else ""
 
-    def close(self, worker: Told, done: Container[str]) -> None:
-        """End a trial. Who is `done` with a shape, and did not lose the row, is innocent there. Who failed too often,
-        and ended the worker by that, is not measured beside others any more either."""
+    def close(self, worker: Told) -> None:
+        """End a trial. Who came to the end of a shape, and did not lose the row, is innocent there. Who failed too
+        often, and ended the worker by that, is not measured beside others any more either."""
         name = worker.request.apart
         self.seconds += worker.seconds
         for shape in worker.request.cases:
-            if f"{shape}-{name}" in self.writer.run.outcomes:
+            case = f"{shape}-{name}"
+            if case in self.writer.run.outcomes:
                 del self.waiting[shape, name]
-            elif shape in done:
-                self._clear(shape, name)
+            elif shape in worker.done:
+                self.innocent.add((shape, name))
+                of_what = self.waiting.pop((shape, name))
+                self.writer.note(f"apart {case}", f"{case} was tried alone, and does well. Beside others: {of_what}.")
         has_ended_it = not (worker.is_done or worker.is_stopped)
-        for shape, names in self.left().items() if has_ended_it and self.is_enough(name) else ():
+        for shape, names in self.left().items() if has_ended_it and self.failures[name] >= MOST_FAILURES else ():
             if name in names:
                 self._suspect(shape, name, "")
-
-    def _clear(self, shape: str, name: str) -> None:
-        case = f"{shape}-{name}"
-        of_what = self.waiting.pop((shape, name))
-        self.innocent.add((shape, name))
-        self.writer.note(f"apart {case}", f"{case} was tried alone, and does well. Beside others: {of_what}.")
-        if accuser := self.accusers.pop((shape, name), None):
-            self.waiting.pop((shape, accuser[0]), None)
-            self._lose_beside(shape, name, *accuser)
-        elif shape in [of_shape for of_shape, _ in self.waiting]:
-            self._suspect_all(shape)
-
-    def _give_up(self, case: Case, why: str) -> None:
-        of_what = self.waiting.pop(case)
-        beside = f" Beside others: {of_what}." * bool(of_what)
-        self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"

@@ -4,7 +4,6 @@
 does not reach it, and all that it began ends with it.
 """
 
-import math
 import mmap
 import os
 import re
@@ -15,21 +14,30 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.host import container
-from roofline.protocol.messages import Broke, Channel, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
+from roofline.protocol.messages import (
+    MESSAGE_S,
+    Broke,
+    Channel,
+    Done,
+    Message,
+    Request,
+    ShapePrepared,
+    Step,
+    StepBegan,
+    Turns,
+)
 from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
 from roofline.store.run import Shape
+from roofline.supervise import orphans
 from roofline.supervise.limits import Patience
-
-DEATH_S = 10.0
-"""A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
+from roofline.supervise.orphans import DEATH_S
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
@@ -73,8 +81,6 @@ class Told:
 
     patience: Patience
     """Of one in a process of its own: with its present step."""
-    ends_at = math.inf
-    """When it is to stop, by this process's clock."""
     is_stopped = False
     """Whether it was told to."""
 
@@ -89,7 +95,7 @@ class Told:
         self.measured: set[str] = set()
         """Shapes whose turns were journalled."""
         self.done: set[str] = set()
-        """Shapes that were checked."""
+        """Shapes that were checked, or have all their passes."""
 
     @property
     def marked(self) -> int:
@@ -122,27 +128,25 @@ ANSWER_S = 1.0
 """A process that does not say within so long where it stands, hangs."""
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
 """Code in which ranks wait for one another."""
-MARK = "ROOFLINE_WORKER"
-"""Environment variable by which what a worker began is found, whatever session that leads."""
 
 
 class Child(Told):
     """A worker in a process of its own, as its supervisor sees it."""
 
-    def __init__(self, request: Request, root: Path | None):
-        """Begin it in the folder `root`."""
+    def __init__(self, request: Request, root: Path | None, own: set[int]):
+        """Begin it in the folder `root`. It is one of the `own` children of this process."""
         super().__init__(request)
+        self._own = own
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
         """Its first byte is the worker's mark; behind it the worker writes where it stands."""
         self._file.write(bytes(1))
         self._mark = mmap.mmap(self._file.fileno(), 1)
-        self._name = uuid.uuid4().hex
         self._ended = ""
         """How it ended, in words, once it was ended."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
         ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
+        self.channel = Channel(ours, MESSAGE_S)
         """It becomes readable once the worker tells something, or ends."""
         numbers = theirs.fileno(), self._file.fileno()
         reader, writer = os.pipe()
@@ -152,8 +156,9 @@ class Child(Told):
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "roofline.worker.process", *map(str, numbers)], pass_fds=numbers,
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=threads() | os.environ | {MARK: self._name},
+                env=threads() | os.environ,
             )  # fmt: skip
+        own.add(self.process.pid)
         self._reader.start()
         with suppress(OSError):  # it has ended already
             self.channel.ask(request)  # some 20 KB, which a socket keeps until they are read
@@ -173,10 +178,10 @@ class Child(Told):
         """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
-    def go_on(self, is_over: bool) -> None:
-        """Let it go on with what it tells, or end where the run `is_over`, or its time."""
-        self.is_stopped = is_over or time.monotonic() > self.ends_at
-        self.channel.acknowledge(stop=self.is_stopped)
+    def go_on(self, *, is_over: bool = False) -> None:
+        """Let it go on with what it tells, or end where that `is_over`."""
+        self.is_stopped = is_over
+        self.channel.acknowledge(stop=is_over)
 
     def stands(self) -> str:
         """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
@@ -212,11 +217,11 @@ class Child(Told):
             self.process.wait(within_s)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        kill_marked(MARK, self._name)
         try:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
+        orphans.end(self._own)
         self._reader.join(1.0)  # something that it began may still hold the pipe
         self.channel.close()
         self._file.close()
@@ -228,15 +233,6 @@ def threads() -> dict[str, str]:
     """The variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
     count = container.cores()
     return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
-
-
-def kill_marked(name: str, value: str) -> None:
-    """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
-    Linux only: elsewhere nobody is found."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # one that has ended meanwhile
-            if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
 
 
 def end_text(code: int, printed: str) -> str:

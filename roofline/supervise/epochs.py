@@ -27,7 +27,7 @@ from typing import Any
 from roofline.protocol.messages import Request
 from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
-from roofline.supervise import metadata, signals
+from roofline.supervise import metadata, orphans, signals
 from roofline.supervise.child import Child, WorkerEnd
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -162,6 +162,10 @@ class Follower:
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
+        with orphans.adopted() as own:
+            return self._follow(mine, own)
+
+    def _follow(self, mine: dict, own: set[int]) -> int:
         epochs = self._epochs
         signals.answer(self._hand_on)
         try:
@@ -174,7 +178,7 @@ class Follower:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
-                    self._child = Child(typed.read(Request, asked), self._root)
+                    self._child = Child(typed.read(Request, asked), self._root, own)
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:

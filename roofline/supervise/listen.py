@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from copy import deepcopy
 from multiprocessing.connection import wait
 
 from roofline import operations
 from roofline.protocol.messages import Message, Request, StepBegan, Stopped
-from roofline.supervise import signals
+from roofline.store import typed
+from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.limits import Patience
@@ -49,7 +49,7 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
         return
 
     def tell(message: Message) -> None:
-        message = deepcopy(message)  # as from another process
+        message = typed.read(type(message), typed.decoded(typed.encoded(message)))  # as from another process
         worker.take(message)
         hear(worker, message)
         if session.end_reason:
@@ -65,7 +65,7 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
 def listen(session: Session, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
-    with signals.noted() as session.signals:
+    with signals.noted() as session.signals, orphans.adopted() as session.children:
         try:
             while not session.signals:
                 if requests and not session.end_reason:
@@ -94,13 +94,11 @@ def _begun(session: Session, request: Request) -> list[Child]:
     if session.epochs:
         request = session.epochs.begin(request)
     try:
-        worker = Child(request, session.root)
+        worker = Child(request, session.root, session.children)
     except OSError as error:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []
     worker.patience = _patience(session, worker)
-    if request.apart:
-        worker.ends_at = time.monotonic() + session.trials.most_s - session.trials.seconds
     return [worker]
 
 
@@ -111,7 +109,7 @@ def _patience(session: Session, worker: Child) -> Patience:
     if shape:
         case, _ = operations.parse(shape)
         usual_s = case.work.flop / flops_per_s(session.hello["machine"])
-        call_s = max(usual_s, session.baseline_call_s.get(shape, 0.0))
+        call_s = max(usual_s, session.checked[shape].baseline_call_s if shape in session.checked else 0.0)
     return Patience(worker.step, options, call_s, worker.process.pid)
 
 
@@ -134,7 +132,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.go_on(session.is_over(worker.request))
+            worker.go_on(is_over=session.is_over(worker))
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:

@@ -8,9 +8,7 @@ import time
 from roofline.analysis import decision
 from roofline.host import telemetry
 from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
-from roofline.store.lines import as_read
-from roofline.store.outcome import left_out
-from roofline.store.run import INTERRUPTED, Run, Shape, key_of
+from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
@@ -43,7 +41,7 @@ def measure(session: Session) -> None:
                 add_turns(session, worker, message)
             case WorkerEnd():
                 conclude(session, worker, message)
-                _close(session, worker, message)
+                _close(session, worker)
                 requests.extend(next_requests(session))
             case _:
                 stages.keep(session, worker, message)
@@ -64,7 +62,7 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
         for shape in cases:
             alone = run.made(shape, apart)
             passes[shape] = session.passes - (alone.passes if alone else 0)
-        return [_request(session, cases, passes, apart=apart, when=when)]
+        return [session.request(Kind.MEASURE, cases, passes=passes, apart=apart, when=when)]
     close_decided(session)
     left = session.trials.left()
     made = passes_made(run, left)
@@ -73,14 +71,8 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
         return []
     cases = {shape: left[shape] for shape in passes}
     is_planned = min(made.values()) < session.planned_passes
-    return [_request(session, cases, passes, processes=session.processes, when=when, is_planned=is_planned)]
-
-
-def _request(session: Session, cases: Cases, passes: dict[str, int], **fields) -> Request:
-    """The request for a process that measures; `fields` are further ones."""
-    rounds = [round_ for shape in session.run.shapes.values() for round_ in shape.rounds]
-    number = 1 + max((round_.process for round_ in rounds), default=-1)
-    return session.request(Kind.MEASURE, cases, passes=passes, process=number, ceilings=session.run.ceilings, **fields)
+    processes = session.processes
+    return [session.request(Kind.MEASURE, cases, passes=passes, processes=processes, when=when, is_planned=is_planned)]
 
 
 def close_decided(session: Session) -> None:
@@ -136,7 +128,7 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
 
 def add_turns(session: Session, worker: Told, turns: Turns) -> None:
     """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is measured
-    by now. The run gets the rounds themselves."""
+    by now."""
     apart = worker.request.apart
     is_new_process = turns.shape not in worker.measured
     worker.measured.add(turns.shape)
@@ -149,13 +141,12 @@ def add_turns(session: Session, worker: Told, turns: Turns) -> None:
         round_.index = index
         round_.pass_index = before.passes + 1
         round_.process = worker.request.process
-    header = {"kind": "pass", "shape": turns.shape} | before.apart_field if shape else before.line()
-    header = as_read(header | _changes(session, worker, turns, before, is_new_process))
-    lines = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
-    if session.writer.write(header, *lines):
-        session.run.apply(header)
-        session.run.shapes[key_of(turns.shape, apart)].rounds += turns.rounds
-        session.writer.add(*turns.timelines)
+    changes = _changes(session, worker, turns, before, is_new_process)
+    if changes["stopped_by"] != INTERRUPTED:
+        worker.done.add(turns.shape)
+    header = pass_line(before, **changes) if shape else before.line() | changes
+    rounds = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
+    session.writer.add(header, *rounds, *turns.timelines)
 
 
 def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
@@ -175,27 +166,14 @@ def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new
     }
 
 
-def _close(session: Session, worker: Told, end: WorkerEnd) -> None:
+def _close(session: Session, worker: Told) -> None:
     """Journal what a process took, of a run that decides. A trial is over."""
     request = worker.request
     if session.options.decide and not request.apart:
         line = {"kind": "process", "seconds": worker.seconds}
         session.writer.add(line | {"process": request.process, "planned": request.is_planned})
-    if end.is_well and not session.end_reason:
-        _lose_left_out(session, worker)
     if request.apart:
-        made = [session.run.made(shape, request.apart) for shape in request.cases]
-        done = [shape.id for shape in made if shape and shape.stopped_by != INTERRUPTED]
-        session.trials.close(worker, done)
-
-
-def _lose_left_out(session: Session, worker: Told) -> None:
-    """Of a worker that did all that it was asked for, who has neither a turn nor an outcome is not asked for again."""
-    request = worker.request
-    asked = request.cases if request.apart else session.trials.left()
-    for shape in request.cases.keys() - worker.measured:
-        for name in asked.get(shape, ()):
-            session.writer.lose(shape, name, left_out(name))
+        session.trials.close(worker)
 
 
 def passes_made(run: Run, shapes: Cases) -> dict[str, int]:

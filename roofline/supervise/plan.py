@@ -37,6 +37,8 @@ class Plan:
 
     measure_s: float = 0.0
     report_s: float = 0.0
+    short_shapes: int = 0
+    """Those whose time is over before their fewest rounds."""
 
     @property
     def seconds(self) -> float:
@@ -55,7 +57,7 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
     planned = passes * (options.processes or hello["processes"])
     check_s = begin_s = START_S
     turns_s = 0.0
-    most_left = 0
+    most_left = short_shapes = 0
     analyses = set()
     for name, contenders in shapes.items():
         case, _ = operations.parse(name)
@@ -65,7 +67,10 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         begin_s += ENTER_S[analysis] * len(contenders)
         left = planned - done.get(name, 0)
         most_left = max(most_left, left)
-        whole_s = turns_of_shape_s(case.work.flop / flops_per_s(hello["machine"]), len(contenders), options)
+        least_s = least_turns_s(case.work.flop / flops_per_s(hello["machine"]), len(contenders))
+        longest_s = PATIENCE * options.max_seconds
+        short_shapes += least_s > longest_s
+        whole_s = min(max(options.max_seconds, least_s), longest_s)
         turns_s += left * (whole_s / planned + PASS_S)
         if options.device == "cuda":
             turns_s += BESIDE_S[analysis]
@@ -75,14 +80,13 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         begin_s += 2 * fill_s
     ceilings_s = CEILINGS_S + KINDS * min(2.0, options.max_seconds)
     measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
-    return Plan(measure_s, 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses)))
+    report_s = 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses))
+    return Plan(measure_s, report_s, short_shapes)
 
 
-def turns_of_shape_s(call_s: float, contenders: int, options) -> float:
-    """The seconds of all turns of a shape: its cap, or for long calls what the fewest rounds take. References
-    take turns beside the contenders."""
-    least_s = StopRule.min_rounds * (contenders + 1) * call_s
-    return min(max(options.max_seconds, least_s), PATIENCE * options.max_seconds)
+def least_turns_s(call_s: float, contenders: int) -> float:
+    """The seconds of a shape's fewest rounds. References take turns beside the contenders."""
+    return StopRule.min_rounds * (contenders + 1) * call_s
 
 
 def duration(seconds: float) -> str:

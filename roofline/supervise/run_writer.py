@@ -31,24 +31,17 @@ class RunWriter:
             self._journal.write({"kind": "run"} | self.run.metadata)
 
     def add(self, *lines: dict) -> None:
-        """Journal lines, and apply them to the run. If that fails, neither has any of them."""
-        read = [as_read(line) for line in lines]
-        if self.write(*read):
-            for line in read:
-                self.run.apply(line)
-
-    def write(self, *lines: dict) -> bool:
-        """Journal lines, and return whether that went well."""
+        """Journal lines of plain values, and apply them to the run. If that fails, neither has any of them."""
         try:
             self._journal.write(*lines)
         except OSError as error:
-            self._end(f"the journal could not be written: {error.strerror}")
-            return False
-        return True
+            return self._end(f"the journal could not be written: {error.strerror}")
+        for line in lines:
+            self.run.apply(line)
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
-        self.add({"kind": "note", "about": about, "text": anonymous(text)})
+        self.add({"kind": "note", "about": about, "text": plain(anonymous(text))})
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Journal that a case has no number, and why."""

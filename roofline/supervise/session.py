@@ -7,10 +7,12 @@ from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.operations.options import Options, as_values
-from roofline.protocol.messages import Request
-from roofline.store.outcome import FAILED, NOT_RUN, Outcome, left_out
+from roofline.protocol.messages import Request, ShapeChecked
+from roofline.store import journal
+from roofline.store.outcome import FAILED, NOT_RUN, Outcome
 from roofline.store.run import Run
 from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
+from roofline.supervise.child import Told
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
 from roofline.supervise.run_writer import RunWriter
@@ -45,6 +47,8 @@ class Session:
     trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
+    children: set[int] = field(default_factory=set)
+    """The processes that this one has begun, while it measures."""
     end_reason: str = ""
     """Why nothing more can be measured, if that is so."""
     is_gone_on: bool = False
@@ -54,10 +58,8 @@ class Session:
     problems: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     """Why sizes do not fit the operations that were asked for."""
-    baseline_call_s: dict[str, float] = field(default_factory=dict)
-    """Shape -> what a call of its baseline took when it was checked."""
-    chosen: dict[str, dict] = field(default_factory=dict)
-    """Shape -> facts that a worker chose when it checked it."""
+    checked: dict[str, ShapeChecked] = field(default_factory=dict)
+    """By shape, what a worker told that checked it."""
 
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin a run, or go on with one, as `RunWriter` does. Raises OSError."""
@@ -70,9 +72,10 @@ class Session:
         """End the measuring, for a `reason` that holds from now on."""
         self.end_reason = self.end_reason or reason
 
-    def is_over(self, request: Request) -> bool:
+    def is_over(self, worker: Told) -> bool:
         """True where a worker is to do no more of what it was asked for."""
-        return bool(self.end_reason) or bool(request.apart and self.trials.is_enough(request.apart))
+        apart = worker.request.apart
+        return bool(self.end_reason or (apart and self.trials.is_over(apart, worker.seconds)))
 
     @property
     def run(self) -> Run:
@@ -114,11 +117,10 @@ class Session:
         case = f"{shape}-{name}"
         if outcome := self.run.outcomes.get(case):
             return outcome
-        is_checked = shape in self.baseline_call_s and name in self.trials.left().get(shape, ())
+        is_checked = shape in self.checked and name in self.trials.left().get(shape, ())
         if name in self.run.measured(shape) if self.options.timed else is_checked:
             return None
-        reason = self.trials.given_up.get(case) or self.end_reason
-        return Outcome(NOT_RUN, reason) if reason else left_out(name)
+        return Outcome(NOT_RUN, self.trials.given_up.get(case) or self.end_reason)
 
     def show_progress(self, text: str) -> None:
         """Show how far the run is."""
@@ -129,12 +131,15 @@ class Session:
         """The request to a worker for `cases`; `fields` are further ones of the request."""
         run = self.run if self.has_begun else Run({})
         refused = dict(self.trials.given_up) if self.has_begun else {}
-        chosen = dict(self.chosen)
+        chosen = {shape: {"facts": told.facts, "medians_s": {}} for shape, told in self.checked.items()}
         entrants = {}
+        process = 0
         for case, outcome in run.outcomes.items():
             if outcome.outcome == FAILED:
                 refused[case] = outcome.reason
         for shape in run.shapes.values():
+            if shape.rounds:
+                process = max(process, 1 + shape.rounds[-1].process)
             if shape.passes:
                 chosen[shape.id] = shape.choices
                 if shape.apart == apart:
@@ -148,12 +153,16 @@ class Session:
             refused=refused,
             chosen=chosen,
             entrants=entrants,
+            process=process,
+            ceilings=run.ceilings,
             apart=apart,
             **fields,
         )
 
     def finish(self, why_cut_short: str) -> None:
         """End the run: all that has no number gets a reason."""
+        if journal.cut(self.folder):
+            self.end(f"something else {journal.CHANGED}")
         cut_short = self.end_reason or why_cut_short
         reasons = {}
         for shape, names in self.planned.items():

@@ -20,7 +20,7 @@ def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     there = sorted(path.name for path in folder.glob("*") if path.is_file())
     lines = [*problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
-    if run.unfinished and journal.NAME in there:
+    if (run.unfinished or not run.end) and journal.NAME in there:
         lines.insert(0, f"go on with it: {way_on(shown, options_of(run.metadata['options']))}")
     return lines
 

@@ -79,16 +79,15 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
             case StepBegan():
                 done = asked - len(unchecked)
                 session.show_progress(f"{done} of {asked} shapes checked: {message.words}")
-            case ShapeChecked(shape, baseline_call_s, facts):
+            case ShapeChecked(shape):
                 worker.done.add(shape)
                 if not worker.request.apart:
                     unchecked.discard(shape)
-                session.baseline_call_s[shape] = baseline_call_s
-                session.chosen[shape] = {"facts": facts, "medians_s": {}}
+                session.checked[shape] = message
             case WorkerEnd():
                 conclude(session, worker, message)
                 if worker.request.apart:
-                    trials.close(worker, worker.done)
+                    trials.close(worker)
                 of_worker = (part for part in parts if not worker.request.cases.keys().isdisjoint(part))
                 requests.extend(next_requests(next(of_worker, parts[0])))
             case _:

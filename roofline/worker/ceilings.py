@@ -13,7 +13,7 @@ from roofline.host import device_errors
 from roofline.host.device_errors import CallError
 from roofline.protocol.stop_rule import StopRule
 from roofline.store.run import PROBE
-from roofline.store.stats import grouped, time_of
+from roofline.store.stats import grouped, is_known, time_of
 from roofline.theory.bounds import Roof
 from roofline.theory.chips import roof_of
 from roofline.worker.clocks import Call
@@ -77,10 +77,10 @@ def measure(
                     "when": when,
                     "probe": name,
                     "value": probe.amount / time.value,
-                    "low": probe.amount / time.high,
-                    "high": probe.amount / time.low,
                     "rounds": len(times_s),
                 }
+                if is_known(time.low, time.high):
+                    ceiling |= {"low": probe.amount / time.high, "high": probe.amount / time.low}
                 reached.append(ceiling)
             else:
                 refused[name] = "each of its samples was late; is the host overloaded?"

@@ -1,15 +1,13 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
 A clock has `timer` (the name saved with every record), `processes` (how many measure each shape, one after another) and
-`passes` (how many times each of them comes back to it), `turn(calls)`, which runs the calls one after another and
-returns a time in seconds for each, or None for a sample that the host spoilt by being late, and `burst(call, calls)`,
-the seconds that `calls` calls take without a pause. `Clock` has the rest.
+`passes` (how many times each of them comes back to it), `turn(calls)`, which asks for the next call when one has
+returned, and returns a time in seconds for each, or None for a sample that the host spoilt by being late, and
+`burst(call, calls)`, the seconds that `calls` calls take without a pause. `Clock` has the rest.
 """
 
 import gc
-import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from roofline.worker.alone import ALONE
+from roofline.worker.bound import os, time
 
 
 @dataclass(eq=False)
@@ -294,7 +293,7 @@ class CudaClock(Clock):
         for start, stop, late in events:
             times.append(None if late else start.elapsed_time(stop) * 1e-3)
         if self.instruments:
-            self.readings = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
+            self.readings = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(times))]
         return times
 
     def warm(self, calls: list[Call]) -> None:

@@ -72,7 +72,7 @@ class ShapePasses:
         rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, planned)
         if worker.options.decide and prepared.analysis == "throughput":  # which says when it is enough
             rule = replace(rule, width=0.0)
-        return Rounds(
+        rounds = Rounds(
             {name: entrant.call for name, entrant in prepared.entrants.items()},
             worker.clock,
             rule,
@@ -82,6 +82,8 @@ class ShapePasses:
             inputs=prepared.inputs,
             looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
         )
+        rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
+        return rounds
 
     def described(self) -> Shape:
         """The shape as it is prepared, without anything of its rounds."""
@@ -136,9 +138,9 @@ class ShapePasses:
 
     def _try_pass(self, is_last: bool) -> None:
         worker = self.worker
-        before = process_state.noted() if self.prepared.is_guarded else []
+        before, put_back = process_state.guard(self.prepared.is_guarded)
         self.rounds.run_pass()
-        if changed := process_state.put_back(before):
+        if changed := put_back(before):
             raise Broken("", Outcome(FAILED, f"timed calls changed {', '.join(changed)}, which others share"))
         for wrong in worker.clock.ranks.gather(self.rounds.wrong, "results of timed calls"):  # on any rank
             for name, reason in wrong.items():

@@ -1,7 +1,7 @@
 """The things that contenders share beside their tensors: settings of the process, which one may change for all that
 follow.
 
-`noted` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
+`guard` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
 a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read
 them once, and some of torch's own set some.
 """
@@ -50,9 +50,15 @@ FUNCTIONS = {
     "torch.set_deterministic_debug_mode": "torch.get_deterministic_debug_mode",
     "torch.set_grad_enabled": "torch.is_grad_enabled",
     "sys.setprofile": "sys.getprofile",
+    "sys.setswitchinterval": "sys.getswitchinterval",
+    "sys.setrecursionlimit": "sys.getrecursionlimit",
+    "threading.settrace": "threading.gettrace",
+    "threading.setprofile": "threading.getprofile",
     "os.chdir": "os.getcwd",
 }
 """What sets a value -> what gets it."""
+JUDGES = "roofline.worker.", "roofline.protocol.", "roofline.store.", "kernels.bench.", "collectives.bench."
+"""How the names of the suite's modules begin that measure and judge."""
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 
 
@@ -71,12 +77,39 @@ def settings() -> Iterator[Setting]:
         for device in ("cpu", "cuda"):
             switch = partial(torch.set_autocast_enabled, device)
             yield Setting(f"torch.autocast of {device}", partial(torch.is_autocast_enabled, device), switch)
+    for name, holder in _judges():
+        yield Setting(f"functions of {name}", partial(_functions, holder), partial(_restore, holder))
     yield Setting("sys.settrace", _tracer, sys.settrace)
     yield Setting("the garbage collector", gc.isenabled, lambda was: gc.enable() if was else gc.disable())
     if hasattr(os, "sched_getaffinity"):
         yield Setting("its cores", partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
     if threading.current_thread() is threading.main_thread():
         yield from _of_signals()
+
+
+def _judges() -> Iterator[tuple[str, Any]]:
+    """The suite's own modules that measure and judge, and their classes, by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(JUDGES):
+            yield name, module
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    yield f"{name}.{value.__name__}", value
+
+
+def _functions(holder: Any) -> dict[str, tuple]:
+    functions = {}
+    for name, value in vars(holder).items():
+        if callable(value) or isinstance(value, property):
+            functions[name] = value, getattr(value, "__code__", None)
+    return functions
+
+
+def _restore(holder: Any, functions: dict[str, tuple]) -> None:
+    for name, (function, code) in functions.items():
+        setattr(holder, name, function)
+        if code:
+            function.__code__ = code
 
 
 def _at(place: str) -> Any:
@@ -110,9 +143,10 @@ def _is_running(timer: int) -> bool:
     return signal.getitimer(timer)[0] > 0
 
 
-def noted() -> list[tuple[Setting, Any]]:
-    """Each setting with its value."""
-    return [(setting, value_of(setting)) for setting in settings()]
+def guard(is_guarded: bool) -> tuple[list[tuple[Setting, Any]], Callable[..., list[str]]]:
+    """Each setting with its value, none unless that `is_guarded`; and `put_back`, which is bound before a contender
+    can replace it."""
+    return [(setting, value_of(setting)) for setting in settings() if is_guarded], put_back
 
 
 def value_of(setting: Setting) -> Any:
@@ -124,7 +158,7 @@ def value_of(setting: Setting) -> Any:
         return type(error)
 
 
-def put_back(before: list[tuple[Setting, Any]]) -> list[str]:
+def put_back(before: list[tuple[Setting, Any]], value_of: Callable[[Setting], Any] = value_of) -> list[str]:
     """Name what has changed since `before`, and set it to what it was then, as far as that can be."""
     changed = []
     for setting, value in before:

@@ -57,7 +57,12 @@ class Ranks:
             from torch.distributed import ProcessGroupGloo
 
             store = self.fresh_store("group")
-            self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
+            try:
+                self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
+            except RuntimeError as error:
+                if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+                    raise RuntimeError(f"GLOO_SOCKET_IFNAME={interface}: {error}") from None
+                raise
         return self._group
 
     def fresh_store(self, name: str):

@@ -6,8 +6,7 @@ within a round.
 
 import math
 import mmap
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from roofline.protocol.messages import is_of_contender
 from roofline.protocol.stop_rule import PATIENCE, StopRule
 from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
+from roofline.worker.bound import os, time
 from roofline.worker.clocks import Call
 
 Mark = bytearray | mmap.mmap
@@ -25,7 +25,8 @@ UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
 
 LOOKED_AT = 1 / 8
-"""The fraction of rounds whose last result is looked at, beside the first of each entrant in a process."""
+"""The fraction of rounds whose last result is looked at, beside the first of each entrant in a process; with a user's
+contender, the fraction of all calls."""
 LONGEST_UNSEEN = 8
 """After so many rounds without a look, an entrant is looked at once more at the end."""
 
@@ -87,6 +88,8 @@ class Rounds:
         """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
         """Why what a timed call of an entrant computed is wrong, by its name."""
+        self.has_guests = False
+        """Whether a user's contender takes turns."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._mark = mark
@@ -179,10 +182,10 @@ class Rounds:
                     break
         self._passed += 1  # not if a call raised: then this pass begins again
         if fraction == 1:
-            for name, look in self._looks.items():
+            for name in self._looks:
                 if len(self.rounds) - self._looked_at.get(name, -math.inf) > LONGEST_UNSEEN:
-                    with self._turn_of([name], look) as calls:
-                        self._clock.turn(calls)
+                    with self._looking([name]):
+                        self._clock.turn(self._changed([name]))
             self.stopped_by = stopped_by
 
     def _enough(self, fraction: float) -> str:
@@ -210,12 +213,12 @@ class Rounds:
         """Run a round. It has the samples that are good; who has none is `late` or `wrong`."""
         order = self._rng.permutation(list(self._entrants)).tolist()
         round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
-        times = []
+        times: list[float | None] = []
         readings: list[dict] = []
-        for names, look in self._turns(order):
-            with self._turn_of(names, look) as calls:
+        for calls, looked_at in self._turns(order, times):
+            with self._looking(looked_at):
                 times += self._clock.turn(calls)
-            readings += self._clock.readings or [{}] * len(names)
+            readings += self._clock.readings or [{}] * (len(times) - len(readings))
         notes = {name: call.notes() for name, call in self._entrants.items() if call.notes}
         for name, time_s, reading in zip(order, times, readings, strict=True):
             if time_s is None:
@@ -234,44 +237,69 @@ class Rounds:
                 listen(time_s)
         self.rounds.append(round_)
 
-    def _turns(self, order: list[str]) -> list[tuple[list[str], Callable | None]]:
-        """The turns of the clock that a round takes, each with the look at what its last call returned: where that is
-        looked at, the last entrant has a turn of its own."""
+    def _turns(self, order: list[str], times: list) -> Iterator[tuple[Iterable[Call], list[str]]]:
+        """The turns of the clock that a round takes: calls, and the name of the last where that is looked at. It then
+        has a turn of its own. Beside guests a turn goes as far as `_until_drawn`; `times` has those that are over."""
+        while self.has_guests and len(times) < len(order):
+            looked_at: list[str] = []
+            yield self._until_drawn(order[len(times) :], looked_at), looked_at
+        if self.has_guests:
+            return
         *others, last = order
-        look = self._looks.get(last)
-        if not look or (last in self._looked_at and self._chance.random() >= LOOKED_AT):
-            return [(order, None)]
-        return [(others, None), ([last], look)] if others else [([last], look)]
+        if last not in self._looks or (last in self._looked_at and self._chance.random() >= LOOKED_AT):
+            yield self._changed(order), []
+            return
+        if others:
+            yield self._changed(others), []
+        yield self._changed([last]), [last]
+
+    def _changed(self, names: list[str]) -> list[Call]:
+        """The calls of `names`, with other inputs than in the last turn."""
+        self._inputs.change()
+        return [self._entrants[name] for name in names]
+
+    def _until_drawn(self, names: list[str], looked_at: list[str]) -> Iterator[Call]:
+        """The calls of `names`, each with inputs of its own, until one is `looked_at`. That is drawn when it has
+        returned: no frame and no seed tells before."""
+        for name in names:
+            self._returned[name] = None
+            yield from self._changed([name])
+            is_drawn = name not in self._looked_at or os.urandom(1)[0] < 256 * LOOKED_AT
+            if name in self._looks and is_drawn:
+                looked_at.append(name)
+                return
+            del self._returned[name]
 
     @contextmanager
-    def _turn_of(self, names: list[str], look: Callable | None = None) -> Iterator[list[Call]]:
-        """Gives the calls of `names` for a turn of the clock, with other inputs than in the last one. `look` looks at
-        what the last of them returned, before anything waits for it; why that is wrong, if it is, is noted."""
-        self._inputs.change()
-        calls = [self._entrants[name] for name in names]
-        if not look:
-            yield calls
-            return
-        name = names[-1]
-        problems = []
-        self._returned[name] = None
+    def _looking(self, looked_at: list[str]) -> Iterator[None]:
+        """A turn of the clock, at whose end what the call of the one that is `looked_at` returned is looked at, before
+        anything waits for it; why that is wrong, if it is, is noted."""
+        problems: list[Callable[[], str]] = []
+
+        def begin_look() -> None:
+            for name in looked_at[len(problems) :]:
+                problems.append(self._looks[name](self._returned[name]))
+
+        self._returned |= dict.fromkeys(looked_at)
         try:
-            with self._clock.while_busy(lambda: problems.append(look(self._returned[name]))):
-                yield calls
+            with self._clock.while_busy(begin_look):
+                yield
+            begin_look()  # a clock need not have such a place
+            results = dict(self._returned)
         finally:
-            result = self._returned.pop(name)
-        problem = problems[0] if problems else look(result)  # a clock need not have such a place
-        if words := problem():
-            time.sleep(LATER_S)
-            why = RECALLED if look(result)() else NOT_JOINED
-            self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
-        self._looked_at[name] = len(self.rounds)
+            self._returned.clear()
+        for name, problem in zip(looked_at, problems, strict=True):
+            if words := problem():
+                time.sleep(LATER_S)
+                why = RECALLED if self._looks[name](results[name])() else NOT_JOINED
+                self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
+            self._looked_at[name] = len(self.rounds)
 
     def _narrow(self) -> bool:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
             time = time_of(times_s, groups)
-            if not time or len(times_s) < 2 or time.high - time.low >= self._rule.width * time.value:
+            if not (time and time.high - time.low < self._rule.width * time.value):
                 return False
         return True
 

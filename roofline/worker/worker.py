@@ -6,7 +6,6 @@ goes on once that returns. `worker.process` makes a process of it, `worker.passe
 What it tells are `worker.messages`.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,8 +28,9 @@ from roofline.protocol.messages import (
     StepBegan,
 )
 from roofline.store.outcome import SKIPPED, Outcome
-from roofline.worker import ceilings, launches, runner
+from roofline.worker import ceilings, launches, process_state, runner
 from roofline.worker.alone import ALONE
+from roofline.worker.bound import time
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.passes import ShapePasses
 from roofline.worker.prepared import PreparedCase, stop_if_lost
@@ -116,8 +116,10 @@ class Worker:
         """Tell what this machine is, and the clock that times the contenders on it."""
         loaded = list(self.runners.loaded.values())
         problem = machine.unusable_gpu() if self.device == "cuda" else ""
+        before, put_back = process_state.guard(True)
         for each in loaded:
             problem = problem or each.problem()
+        put_back(before)  # what the import of a file changed: the machine is told as it is measured
         if problem:
             return self.tell(MachineFound({"problem": problem}))
         clock = loaded[0].clock()

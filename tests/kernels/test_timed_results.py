@@ -2,6 +2,7 @@
 timed, loses its row, with the reason. One that is right in each call keeps it."""
 
 import dataclasses
+import pkgutil
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from test_matmul_bench import OPTIONS
 from kernels.bench import checks, roof
 from roofline import operations
 from roofline.operations import contenders
-from roofline.protocol.messages import Rejected
+from roofline.protocol.messages import Broke, Rejected
 from roofline.worker import rounds, worker
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
@@ -27,6 +28,14 @@ def is_timed():
     frame = sys._getframe(2)
     while frame:
         if frame.f_code.co_name == "turn":
+            return True
+        frame = frame.f_back
+    return False
+
+def is_looked_at():
+    frame = sys._getframe(1)
+    while frame:
+        if frame.f_locals.get("look") or frame.f_locals.get("looked_at"):
             return True
         frame = frame.f_back
     return False
@@ -58,6 +67,7 @@ KINDS = {
     "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
     "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
     "computes where it is checked": (f"return out {TIMED}", RECALLED),
+    "computes where a frame tells of a look": (f"return right(x, w, out) if is_looked_at() else out {TIMED}", RECALLED),
     "computes half of the columns": (f"return right(x, w[::2], out[:, ::2]) is None or out {TIMED}", RECALLED),
     "computes in half precision": (f"return out.copy_(x.bfloat16() @ w.bfloat16().T) {TIMED}", RECALLED),
     "returns nothing": (f"return None {TIMED}", "it returned None and not the `out`"),
@@ -83,7 +93,7 @@ def measured(tmp_path, monkeypatch):
         shape = SHAPE.format(m)
         asked = worker.Request("measure", {}, {shape: ["torch", "f"]}, passes={shape: 3})
         worker.run(asked, told.append, runners)
-        return {message.name: message.outcome.reason for message in told if isinstance(message, Rejected)}
+        return {message.name: message.outcome.reason for message in told if isinstance(message, (Rejected, Broke))}
 
     return measure
 
@@ -97,6 +107,22 @@ def test_what_a_timed_call_computed_is_looked_at(measured, kind, m):
     if reason:
         assert rejected["f"].startswith("f: the result of a timed call was wrong: ")
         assert reason in rejected["f"]
+
+
+PATCHES = """if is_timed():
+        sys.modules["{}"].{} = lambda *given: str
+    return out if is_timed() else right(x, w, out)"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("kernels.bench.checks", "glance"), ("roofline.worker.rounds", "Rounds._narrow")]
+)
+def test_a_check_that_a_timed_call_replaces_is_put_back_and_said(measured, module, name):
+    """Whose call it was is found apart."""
+    kept = pkgutil.resolve_name(f"{module}:{name}")
+    (reason,) = measured(PATCHES.format(module, name), 1).values()
+    assert reason.startswith(f"timed calls changed functions of {module}")
+    assert pkgutil.resolve_name(f"{module}:{name}") is kept
 
 
 def test_a_check_tells_a_result_that_comes_late_from_a_wrong_one(monkeypatch):

@@ -14,6 +14,7 @@ import functools
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -59,6 +60,11 @@ class Own(BaseException):
     """No Exception."""
 
 
+class MuteError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
 def strike(place, number, later=False):
     where, at, fault = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
     if (where.startswith("later-") and not later) or (where.removeprefix("later-"), int(at)) != (place, number):
@@ -87,6 +93,16 @@ def strike(place, number, later=False):
                 os.setsid()
                 time.sleep(30)
                 os._exit(0)
+        case "mute":
+            raise MuteError
+        case "close":
+            os.closerange(3, 256)
+        case "bytes":
+            for number in map(int, os.listdir("/proc/self/fd")):
+                if Path(f"/proc/self/fd/{number}").is_socket():
+                    os.write(number, b"\xff" * 64)
+        case "hide":
+            subprocess.Popen(["sleep", "30"], start_new_session=True, env={}, cwd=os.getcwd())
         case "sys.exit":
             sys.exit("no licence")
         case "null":

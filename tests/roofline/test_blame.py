@@ -48,8 +48,8 @@ class Made:
 
     def close(self, shapes, name, seconds=1.0, done=True):
         request = Request("check", {}, {shape: [name] for shape in shapes.split()}, apart=name)
-        worker = SimpleNamespace(request=request, seconds=seconds, is_done=done, is_stopped=False)
-        self.trials.close(worker, shapes.split() if done else [])
+        about = {"seconds": seconds, "is_done": done, "is_stopped": False, "done": shapes.split() if done else []}
+        self.trials.close(SimpleNamespace(request=request, **about))
 
     def end_worker(self, shape, name, apart=""):
         """A worker ends at a call."""
@@ -84,6 +84,9 @@ def test_the_baseline_is_tried_before_whom_it_failed_beside(made):
     made.close("up", "a", done=False)
     assert made.trials.next(made.planned) == ("torch", {"up": ["torch"]})
     made.close("up", "torch")
+    assert made.trials.next(made.planned) == ("a", {"up": ["a"]})
+    made.accuse("up", "torch", apart="a")
+    made.close("up", "a", done=False)
     assert made.lost == {"up-a": "a: alone with torch, which does well without it: torch: it died"}
     assert made.trials.waiting == {}
     made.accuse("down", "a")
@@ -112,9 +115,9 @@ def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_other
         made.accuse(name, "a")
     assert made.trials.next(made.planned) == ("a", {"up": ["a"], "down": ["a"], "gate": ["a"]})
     made.accuse("up", "a", apart="a")
-    assert not made.trials.is_enough("a")
+    assert not made.trials.is_over("a")
     made.accuse("down", "a", apart="a")
-    assert made.trials.is_enough("a")
+    assert made.trials.is_over("a")
     made.close("up down", "a")
     assert made.trials.next(made.planned) == ("", {})
     assert [*made.trials.given_up] == ["gate-a"]
@@ -146,6 +149,7 @@ def test_a_fault_that_goes_on_when_all_have_lost_their_rows_ends_the_run(made):
     ("told", "problem"),
     [
         (b"\xff", "JSON is malformed"),
+        (b"", "Input data was truncated"),
         (b'{"kind": "Message"}', "it is of unknown kind 'Message'"),
         (
             b'{"kind": "Broke", "name": "", "outcome": {"outcome": "failed"}}',
@@ -158,6 +162,14 @@ def test_what_is_no_message_is_named(told, problem):
     theirs.send_bytes(told)
     with pytest.raises(ValueError, match=problem):
         ours.receive()
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 64, b"\x7f\xff\xff\xff", b"\0\0\0\x40{"])
+def test_bytes_that_are_no_message_do_not_hold_the_run(raw):
+    ours, theirs = socket.socketpair()
+    theirs.sendall(raw)
+    with pytest.raises(ValueError, match="its length is not that of a message"):
+        Channel(ours, within_s=1).receive()
 
 
 def test_every_message_is_handled_by_a_stage():

@@ -67,6 +67,14 @@ COMMON = {
     "copy SIGKILL",
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
+ODD = {
+    "mute": ("failed", "MuteError: its text raises ValueError"),
+    "close": ("failed", "exit code 0: it printed nothing, {where}"),
+    "bytes": ("failed", "a message that cannot be read: its length is not that of a message, {where}"),
+}
+OUTCOMES |= ODD
+STRUCK += [("numpy", fault) for fault in ODD]
+COMMON |= {f"numpy {fault}" for fault in ODD}
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
 
 
@@ -185,8 +193,9 @@ def test_in_plain_pytest_who_changes_the_process_fails_alone(three_shapes):
     assert "1 failed, 1 passed" in run.text
 
 
-def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
-    run = three_shapes("-k", "m128", fault="numpy 128 fork", shares="new")
+@pytest.mark.parametrize("fault", ["fork", "hide"])
+def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes, fault):
+    run = three_shapes("-k", "m128", fault=f"numpy 128 {fault}", shares="new")
     assert (run.code, run.reasons) == (0, {})
     assert_no_share_is_left(run)
 
@@ -365,17 +374,22 @@ def strike(place, number, later=False):
         ("path.unlink()", "benchmark.json", False),
         ("path.write_bytes(path.read_bytes()[:-50])", "benchmark.json, report.html, report.md, samples.jsonl", True),
         ("path.rename('old'); path.write_bytes(Path('old').read_bytes())", "benchmark.json, report.html", True),
+        ("path.open('a').write('{}' + chr(10))", "benchmark.json, report.html", True),
+        ("path.write_bytes(path.read_bytes().replace(b'0.001,', b'0.002,'))", "benchmark.json, report.html", True),
         ("__import__('shutil').rmtree(path.parent)", "nothing is left of it", False),
     ],
-    ids=["deleted", "cut", "replaced", "no folder"],
+    ids=["deleted", "cut", "replaced", "longer", "edited", "no folder"],
 )
 def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed, saved, resumes):
     run = three_shapes(more=STRIKES.format(deed))
     assert run.code == 1
-    assert "the journal could not be written: " in run.text
+    assert "the journal could not be written: " in run.text or "b'0.001" in deed
     assert f": {saved}" in run.text
     assert ("go on with it" in run.text) == resumes
     assert ("the report could not be drawn" in run.text) == ("report" not in saved)
+    if resumes:
+        assert "which was cut where our own last line ends" in run.text
+        assert sorted(run.go_on().cases) == sorted(ALL)
 
 
 @pytest.mark.parametrize(

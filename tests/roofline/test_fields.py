@@ -10,7 +10,7 @@ import pytest
 from features import CPU, FEATURES, GPU, LINK, OF_TABLE, unfilled, with_ends
 
 from conftest import ROOT
-from roofline.analysis.fields import FIELDS, GROUPS, own, shown
+from roofline.analysis.fields import FIELDS, GROUPS, by_name, shown
 from roofline.analysis.overlap import LOST
 from roofline.analysis.records import frame
 from roofline.operations import OPERATIONS
@@ -19,6 +19,8 @@ from roofline.store import journal
 from roofline.store.lines import as_read
 
 ALL = FEATURES | OF_TABLE
+ENDS_OF_ONE_BLOCK = "steady_ratio_low steady_ratio_high sustained_low sustained_high"
+"""The GPU ran each contender alone in one block, which does not say how far it is off."""
 
 
 def test_each_field_is_filled_by_one_feature():
@@ -30,7 +32,8 @@ def test_each_field_is_filled_by_one_feature():
 @pytest.mark.parametrize("name", [CPU, GPU, LINK])
 def test_a_committed_run_fills_the_fields_of_its_features(name):
     features = [feature for feature, (source, _) in ALL.items() if source == name]
-    assert unfilled(journal.load(ROOT / "results" / "reference" / name), *features) == []
+    lacking = ENDS_OF_ONE_BLOCK.split() if name == GPU else []
+    assert unfilled(journal.load(ROOT / "results" / "reference" / name), *features) == lacking
 
 
 def test_a_run_of_every_other_feature_is_looked_at():
@@ -55,7 +58,7 @@ def test_a_run_of_the_cpu_fills_the_fields_of_its_operation(op, cases, zygote, e
     print(text)
     (folder,) = tmp_path.iterdir()
     run = journal.load(folder)
-    columns = frame(run)[[*own(shown(run, op))]]
+    columns = frame(run)[[*by_name(shown(run, op).fields)]]
     assert not columns.columns[columns.isna().all()].tolist()
     assert run.metadata["shown"][op] == as_read(OPERATIONS[op].plain)
 
@@ -125,6 +128,5 @@ def test_numbers_lie_where_their_unit_has_them(committed):
 
 
 def test_lists_of_fields_name_fields():
-    columns = [*TABLES["columns"].values(), *(section["columns"] for section in TABLES["sections"].values())]
-    assert {name for names in columns for name in names} <= FIELDS.keys()
+    assert {name for table in TABLES.values() for name in (table.of, *table.columns)} <= FIELDS.keys()
     assert {*LOST} <= FIELDS.keys()

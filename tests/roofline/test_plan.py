@@ -37,9 +37,14 @@ def test_a_run_that_goes_on_plans_what_is_left():
 
 
 def test_calls_that_are_long_take_what_the_fewest_rounds_do():
-    assert plan.turns_of_shape_s(0.001, 2, OPTIONS) == 1.0
-    assert plan.turns_of_shape_s(0.02, 2, OPTIONS) == pytest.approx(30 * 3 * 0.02)
-    assert plan.turns_of_shape_s(9.0, 2, OPTIONS) == 3.0
+    """Three take turns, of 54.5 MFLOP and of 218 at 1 TFLOP/s."""
+    made, long, short = planned(max_seconds=0.1), planned(max_seconds=0.01), planned(max_seconds=0.002)
+    least_s = 30 * 3 * 54.5e-6, 30 * 3 * 218e-6
+    assert made.seconds - long.seconds == pytest.approx(0.2 - 0.01 - least_s[1] + 3 * 0.09, rel=1e-3)
+    assert long.seconds - short.seconds == pytest.approx(
+        0.01 + least_s[1] - least_s[0] - 3 * 0.002 + 3 * 0.008, rel=1e-3
+    )
+    assert [each.short_shapes for each in (made, long, short)] == [0, 0, 1]
 
 
 def test_a_step_may_take_a_hundred_calls_of_the_baseline_for_each_that_it_calls():

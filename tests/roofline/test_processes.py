@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pytest
 
+from results import visit
 from roofline.protocol.stop_rule import StopRule
-from roofline.supervise import child
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
@@ -84,5 +84,5 @@ def test_processes_that_end_while_marked_ones_are_looked_for_are_passed_over(mon
         return True
 
     monkeypatch.setattr(Path, "exists", exists)
-    child.kill_marked("MADE_UP_MARK", "1")
+    visit.kill_marked("MADE_UP_MARK", "1")
     assert marked.wait(20) == -signal.SIGKILL

@@ -31,7 +31,7 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
     rows = frame(journal.load(save(tmp_path / "run", lines)))
     assert rows[["roof_tflops", "of_roof"]].isna().all(axis=None)
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
-    assert tables.terminal(tables.texts(rows, tables.TABLES["columns"]["throughput"]))
+    assert tables.terminal(tables.texts(rows, tables.TABLES["throughput"].columns))
     (legend,) = (axes.get_legend() for axes in plots.memory_roofline(rows).axes[:1])
     assert not [text for text in legend.get_texts() if "measured" in text.get_text()]
 
@@ -59,9 +59,9 @@ def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder)
     rows = frame(journal.load(folder)).head(2)
     rows.loc[1, ["ratio_low", "of_roof_low"]] = 0.0
     rows.loc[1, ["ratio_high", "of_roof_high"]] = math.inf
-    assert tables.markdown(tables.texts(rows, tables.TABLES["columns"]["throughput"])).count("[unknown]") == 2
+    assert tables.markdown(tables.texts(rows, tables.TABLES["throughput"].columns)).count("[unknown]") == 2
     rows.loc[1, ["ratio_low", "ratio_high"]] = 0.1, 0.99
-    assert tables.markdown(tables.texts(rows, tables.TABLES["columns"]["throughput"])).count("[unknown]") == 1
+    assert tables.markdown(tables.texts(rows, tables.TABLES["throughput"].columns)).count("[unknown]") == 1
 
 
 def with_libraries(folder, times):

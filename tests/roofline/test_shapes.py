@@ -74,6 +74,7 @@ def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(load
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("m,n,k,tp\n1,2,3,4\n", "line 1: column 'tp' is unknown; columns are m, n, k, dtype, label"),
         ("m,n,k\n", "it has no header, or no shape; begin it with the line m,n,k"),
         ("\n1,2,3\n4,5,6\n", "line 2: '1,2,3' is no header; begin it with the line m,n,k"),
         ("m,n,k\n1,2\n", "line 2: 2 values under 3 columns; give one for each of m,n,k"),

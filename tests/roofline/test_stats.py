@@ -6,6 +6,7 @@ import pytest
 
 from roofline.store.stats import (
     beyond,
+    by_process,
     geometric_mean,
     lag1_correlation,
     middle,
@@ -32,6 +33,18 @@ def test_students_interval_by_hand():
     assert ratio.low * ratio.high == pytest.approx(1)
     plain = student(0.0, [-1.0, 0.0, 1.0], log=False)
     assert (plain.low, plain.high) == pytest.approx((-2.484, 2.484), abs=1e-3)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_fewer_than_three_rounds_say_a_value_alone(processes):
+    groups = {index: (index % processes, 0) for index in range(3)}
+    assert math.isnan(student(2.0, [2.0]).low)
+    few = time_of(rounds([2.0, 2.1]), groups)
+    assert few.value == pytest.approx(2.05, rel=1e-3)
+    assert [*map(math.isnan, few[1:])] == [True, True]
+    assert math.isnan(ratio_of(rounds([2.0] * 3), rounds([1.0] * 2), groups).low)
+    assert by_process(float, rounds([2.0, 2.1]), groups=groups) == {}
+    assert not math.isnan(time_of(rounds([2.0, 2.1, 2.2]), groups).low)
 
 
 def test_pairing_cancels_a_shared_drift_and_leaves_out_what_lacks_a_partner():

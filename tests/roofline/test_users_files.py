@@ -14,8 +14,9 @@ from conftest import ROOT
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import records_of
 from roofline.commands import cli
+from roofline.host import container
 from roofline.operations import base, contenders
-from roofline.store.conditions import conditions
+from roofline.store.conditions import conditions, threads_text
 
 PAGE = (ROOT / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
@@ -113,55 +114,111 @@ def test_a_file_that_is_not_there_is_told_in_a_line(run):
 
 
 def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
-    (tmp_path / "mine.py").write_text("import torch\n\ndef f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
+    one_thread = "import torch\n\ntorch.set_num_threads(1)\n"  # which is put back: it is measured on all
+    (tmp_path / "mine.py").write_text(f"{one_thread}def f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
     words = "--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", "tests/benchmarks", f"--ffn-results={tmp_path / 'runs'}"
     code, text = run("--benchmark-only", "--ffn-no-report", f"--ffn-contender={tmp_path}/mine.py::f", *words, *SMALL)
     assert code == 0, text
     run = roofline.load(next((tmp_path / "runs").iterdir()))
     assert [record["contender"] for record in records_of(run)] == ["torch", "f"]
     version = contenders.version(f"{tmp_path / 'mine.py'}::f")
+    assert f", {threads_text(container.cores())}" in conditions(run.metadata)["chip"]
     assert conditions(run.metadata)["contenders"] == f"mine.py::f {version}"
     assert not any(ceiling.by.endswith("-f") for ceiling in ceilings_of(run))  # a user's kernel sets no roof
 
 
 CULPRITS = """
-import argparse, ctypes, signal, threading, time
+import argparse, ctypes, os, signal, socket, struct, sys, threading, time
 import torch
 
 argparse.ArgumentParser().parse_args()  # of what a worker is given there is nothing
-CALLS = []
+CALLS, KEPT = [], []
 
 def innocent(x, w, out=None):
     return torch.mm(x, w.T, out=out)
 
-def is_timed():
-    CALLS.append(1)  # three are of its checks
-    return len(CALLS) > 3
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError
+    __repr__ = __str__
 
-def thread(x, w, out=None):
-    if is_timed():
-        threading.Thread(target=lambda: time.sleep(0.003) or ctypes.string_at(0), daemon=True).start()
-    return innocent(x, w, out)
+class Sub(torch.Tensor):
+    pass
 
-def timer(x, w, out=None):
-    if is_timed():
-        signal.signal(signal.SIGALRM, rings)
-        signal.setitimer(signal.ITIMER_REAL, 0.0004)
-    return innocent(x, w, out)
+def culprit(does, before=False):
+    def run(x, w, out=None):
+        CALLS.append(1)  # three are of its checks
+        is_timed = len(CALLS) > 3
+        if before and is_timed:
+            does(x, w, out)
+        out = innocent(x, w, out)
+        return (does(x, w, out) or out) if is_timed and not before else out
+    return run
 
-def rings(number, frame):
-    raise RuntimeError("it rings")
+def throw(error):
+    raise error
 
-def turns(x, w, out=None):
-    innocent(x, w if w.shape[1] == x.shape[1] else w.T, out)
-    if is_timed():
-        w.t_()
-    return out
+def later(does):
+    return culprit(lambda *given: threading.Timer(0.003, does).start(), True)
 
-def autocast(x, w, out=None):
-    if is_timed():
-        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
-    return innocent(x, w, out)
+def ring(*given):
+    signal.signal(signal.SIGALRM, lambda *given: throw(RuntimeError("it rings")))
+    signal.setitimer(signal.ITIMER_REAL, 0.0004)
+
+def set_data(x, w, out):
+    out.data = torch.mm(x, w.T)
+
+def set_class(x, w, out):
+    out.__class__ = Sub
+
+def open_all(*given):
+    try:
+        while True:
+            KEPT.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+def take_all(*given):
+    size = 2**30
+    while size > 2**12:
+        try:
+            KEPT.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+
+def send(text):
+    for number in range(3, 64):
+        try:
+            plug = socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+        if plug.family == socket.AF_UNIX:
+            plug.sendall(text)
+
+main = threading.main_thread().ident
+set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
+mute = culprit(lambda *given: throw(Odd()))
+odd = culprit(lambda *given: Odd())
+timer = culprit(ring, True)
+asynchronous = later(lambda: set_error(ctypes.c_ulong(main), ctypes.py_object(ArithmeticError)))
+thread = later(lambda: ctypes.string_at(0))
+turns = culprit(lambda x, w, out: w.t_() and None)
+resized = culprit(lambda x, w, out: out.resize_(1, 1))
+data = culprit(set_data)
+of_class = culprit(set_class)
+writes = culprit(lambda x, w, out: w.fill_(1.0) and None)
+device = culprit(lambda *given: torch.set_default_device("meta"))
+autocast = culprit(lambda *given: torch.autocast("cpu", dtype=torch.bfloat16).__enter__() and None)
+traces = culprit(lambda *given: sys.settrace(lambda *about: None))
+sleep = culprit(lambda *given: setattr(time, "sleep", print))
+randint = culprit(lambda *given: setattr(torch, "randint", print))
+norm = culprit(lambda *given: setattr(torch.Tensor, "norm", print))
+opens = culprit(open_all)
+closes = culprit(lambda *given: os.closerange(3, 256))
+takes = culprit(take_all)
+noise = culprit(lambda *given: send(bytes([255]) * 64))
+long = culprit(lambda *given: send(struct.pack("!i", 2**31 - 1)))
+no_json = culprit(lambda *given: send(struct.pack("!i", 3) + b"no!"))
 """
 
 
@@ -169,10 +226,28 @@ def autocast(x, w, out=None):
 @pytest.mark.parametrize(
     ("culprit", "reason"),
     [
-        ("thread", "SIGSEGV"),
+        ("mute", "Odd: its text raises ValueError"),
+        ("odd", "it returned a Odd and not the `out`"),
         ("timer", "it rings"),
-        ("turns", "last stride|cannot be multiplied"),
+        ("asynchronous", "ArithmeticError"),
+        ("thread", "SIGSEGV"),
+        ("turns", "it changed the tensor w itself"),
+        ("resized", "it returned another tensor"),
+        ("data", "it returned another tensor"),
+        ("of_class", "it returned a Sub|it changed the tensor out itself"),
+        ("writes", "timed calls wrote into their inputs"),
+        ("device", "torch.set_default_device"),
         ("autocast", "torch.autocast of cpu"),
+        ("traces", "sys.settrace"),
+        ("sleep", "time.sleep"),
+        ("randint", "torch.randint"),
+        ("norm", "torch.Tensor.norm"),
+        ("opens", "Too many open files"),
+        ("closes", "exit code 0"),
+        ("takes", "out of memory|Cannot allocate memory"),
+        ("noise", "its length is not that of a message"),
+        ("long", "its length is not that of a message"),
+        ("no_json", "JSON is malformed"),
     ],
 )
 def test_the_culprit_alone_loses_its_row(run, tmp_path, culprit, reason):

@@ -79,7 +79,7 @@ def _placed(cases):
         x=cases["device_intensity"],
     )
     for end in ("", "_low", "_high"):
-        cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"]
+        cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"].fillna(cases["tflops"])
     return cases
 
 

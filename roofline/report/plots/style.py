@@ -37,8 +37,8 @@ def prepared(frame):
     frame["over_high"] = over("hidden_low", "time_high_s")
     best = frame["ratio"].clip(upper=1)
     frame["share"] = best / frame["over"]
-    frame["share_low"] = best / frame["over_high"]
-    frame["share_high"] = best / frame["over_low"]
+    frame["share_low"] = (best / frame["over_high"]).fillna(frame["share"])
+    frame["share_high"] = (best / frame["over_low"]).fillna(frame["share"])
     return frame
 
 
