@@ -51,6 +51,12 @@ def test_eager_and_numpy_agree_with_the_baseline_and_keep_what_the_formula_says(
         entrant.call(), entrant.call()  # a backward pass can be repeated
 
 
+def test_a_later_process_takes_who_was_checked_before():
+    runner = bench.Runner(OPTIONS)
+    runner.earlier = {case().id: {"medians_s": {"sdpa": 1e-3}}}
+    assert runner.prepare(case(), ["eager"]).contenders == ["sdpa", "eager"]
+
+
 def off_by_one(q, k, v, causal):
     """Each row sees one more."""
     later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(2)

@@ -87,7 +87,6 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
         ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", True),
         ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", True),
         ("matmul_reduce_scatter", dict(world=2), "gloo", False),
-        ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", True),
     ],
 )
 def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, is_there):

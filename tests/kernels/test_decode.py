@@ -1,5 +1,6 @@
-"""The matmul for few rows: right for every number of rows, to the same bits each time. How it is dealt to the SMs:
-test_stream_k.py. However K is split, its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
+"""The matmul for few rows: to the same bits each time, and rounded once. That it is right: test_matmul.py. How it is
+dealt to the SMs: test_stream_k.py. However K is split, its tiles for Hopper, and what it leaves in its workspace:
+`kernels.machine`."""
 
 import math
 
@@ -31,13 +32,6 @@ def programs(monkeypatch):
 def small(m: int, split: int = 0) -> Config:
     block_m = next(block for block in (16, 32, 64) if m <= block)
     return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
-
-
-@pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
-@pytest.mark.parametrize("m", [1, 16, 17, 64])
-def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
-    case = operands(m, **RAGGED, dtype=dtype)
-    case.verify(decode.matmul(case.x, case.w, case.out))
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):

@@ -61,18 +61,3 @@ def test_a_tile_that_is_told_of_is_waited_for_once(profiles):
     """Its parts are only read before the next ones take their room."""
     assert profiles["pieces_counters"]["store_waits"]["whole"] == 1
     assert profiles["copier"]["store_waits"] == {"read": 0, "whole": 0}
-
-
-def test_what_differs_is_told_and_what_does_not_is_named_in_one_line():
-    loop = {"HGMMA": {"HGMMA.64x64x16.F32.BF16": 4, "IADD3": 9}}
-    one = {"loops": loop, "registers": 90, "shared_bytes": 8, "store_waits": {"read": 1, "whole": 0}}
-    more = {"HGMMA": loop["HGMMA"] | {"WARPSYNC.ALL": 2, "IADD3": 14}}
-    other = one | {"loops": more, "registers": 255}
-    kernels = {"persistent": one, "flagged": one, "warpgroup": one}
-    before = {"triton": "3.7.1", "ptxas": "12.8.93", "kernels": kernels}
-    now = {"triton": "9.9", "ptxas": "99", "kernels": {"persistent": other, "flagged": one}}
-    first, _, _, _, row, *_, same, alone = loops.as_table(before, now).splitlines()
-    assert first == "Triton 3.7.1 (ptxas 12.8.93) → Triton 9.9 (ptxas 99)"
-    assert row.startswith("| persistent | HGMMA 13 → 20: `WARPSYNC.ALL` 0 → 2, others 9 → 14 | 90 → 255 | ")
-    assert same == "No difference: flagged."
-    assert alone == "Triton 3.7.1 (ptxas 12.8.93) alone: warpgroup."

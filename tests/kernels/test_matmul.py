@@ -12,7 +12,7 @@ from kernels import tiled
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
 
-SHAPES = ["1x1x1", "64x64x64", "65x129x1", "130x200x33", "3x5x200"]
+SHAPES = ["1x1x1", "64x64x64", "65x129x1", "130x200x33", "3x5x200", "17x150x200"]
 pytestmark = pytest.mark.gpu
 # The fifth row begins beyond 2**31 elements although the stride itself is a 32-bit number.
 FAR = 2**29 + 8

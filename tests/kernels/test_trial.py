@@ -219,7 +219,7 @@ def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_
 
 
 def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, tmp_path, monkeypatch, capsys):
-    """Nothing is an entry, though one is faster than what is taken at present. One size of K makes no line."""
+    """Nothing is an entry, though one is faster than what is taken at present."""
     shapes = [f"matmul-{k}x48-shape-tp1-m128-bf16" for k in (64, 128, 512)]
     tried = {"kernels": ["persistent"], "changes": [{"num_stages": [3]}], "most": 2}
     monkeypatch.setitem(EXPERIMENTS, "fixed", EXPERIMENTS["fixed"]._replace(shapes=shapes, **tried))
@@ -239,8 +239,6 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
     cold = [f"{name} cold: {us + 5} {along_k}" for name, us in fixed_us.items()]
     assert lines[-6:] == [*cold, *(f"{name} warm: {us} {along_k}" for name, us in fixed_us.items())]
     assert not [*tmp_path.glob("out/*")]
-    assert trial.main([*arguments, "--shapes", shapes[0]]) == 0
-    assert "along K" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

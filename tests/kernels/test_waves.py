@@ -19,14 +19,6 @@ def tile(block_m: int, block_n: int, **more) -> Config:
     return Config(block_m, block_n, 64, 8, 4, **more)
 
 
-def test_a_wave_takes_as_long_as_its_products():
-    """A tile of 100 x 100 with K = 1000 is 2e7 FLOP, and takes an SM of 1e12 FLOP/s 20 us; 100 outputs 2 us more."""
-    estimate = cost(1000, 1000, 1000, 2, tile(100, 100), GpuSpec(100, 1e14, 1e12, 10**8))
-    assert (estimate.tiles, estimate.full_waves) == (100, 1)
-    assert estimate.mma_s == pytest.approx(20e-6)
-    assert estimate.seconds == pytest.approx(max(20e-6, estimate.l2_s, estimate.memory_s) + 2e-6)
-
-
 # 100 tiles in 10 rows of 40 columns, in groups of 5, run as 5 rows and 20 columns of tiles at a time; in groups of 4
 # along N, 4 columns at a time reach 10 rows, and the wave is of 10 x 10. The cache holds x, 2 MB, or nothing: x is then
 # read in the first of 4 waves alone.

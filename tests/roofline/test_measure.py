@@ -1,7 +1,6 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
 import os
-import sys
 import types
 from dataclasses import asdict
 from functools import partial
@@ -300,16 +299,6 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch):
     machine.refuse_tf32("cpu", ("fp32",))
     with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
         machine.refuse_tf32("cuda", ("bf16", "fp32"))
-
-
-def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
-    other = tmp_path / "ptxas"
-    other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
-    assert machine.ptxas_version(61) == "99.1.7"  # Triton keeps the answer for an architecture
-    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
-    assert machine.ptxas_version(75) is None
 
 
 def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):

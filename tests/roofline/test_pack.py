@@ -144,28 +144,6 @@ def test_a_pack_is_unpacked_without_what_it_brings():
     subprocess.run([sys.executable, "-c", code], cwd=pack.ROOT, check=True)
 
 
-def test_the_trials_of_a_visit_are_packed_for_each_chip_as_far_as_this_triton_can_compile_them(monkeypatch):
-    commands = []
-    monkeypatch.setattr(pack, "run_dry", lambda command, environment: commands.append(" ".join(command)))
-    pack.dry_trials({}, "3.9.0")
-    of_newest = [command for command in commands if command.startswith("kernels.trial --out logs pair ")]
-    assert [command.partition("--chip ")[2] for command in of_newest] == list(pack.CHIPS)
-    assert all("--dry" in command for command in commands)
-    commands.clear()
-    pack.dry_trials({}, "3.7.1")
-    assert commands
-    assert not [command for command in commands if "pair" in command or "odd" in command]
-
-
-def test_only_what_a_launch_reads_goes_along(tree, monkeypatch):
-    entry = tree / "cache" / "ENTRY"
-    for name in ("a_kernel.ttir", "a_kernel.ptx", "__grp__a_kernel.json"):
-        (entry / name).write_text("text")
-    monkeypatch.setattr(pack, "run_dry", lambda command, environment: None)
-    pack.fill(tree, "3.9.0")
-    assert {path.name for path in entry.iterdir()} == {"a_kernel.json", "a_kernel.cubin"}
-
-
 def test_a_pack_and_the_checkout_without_reference_runs_travel_in_one_command():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=pack.ROOT, capture_output=True, check=True).stdout
     paths = [pack.ROOT / name.decode() for name in listed.split(b"\0")[:-1]]

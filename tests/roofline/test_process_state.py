@@ -38,23 +38,17 @@ def state():
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_call_that_changes_the_process_is_the_contenders_failure(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = state()
-    prepared = PreparedCase(None, "good")
-    with pytest.raises(Broken) as broken:
-        prepared.enter("bad", lambda: CHANGES[name]() or Entrant("bad", None))
-    who, outcome = broken.value.args
-    assert (who, outcome.reason.startswith("it changes ")) == ("bad", True)
-    assert name in outcome.reason
-    assert state() == before
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_what_an_import_changes_is_put_back_and_told(name, tmp_path, monkeypatch):
+def test_what_changes_the_process_is_put_back_and_told(name, tmp_path, monkeypatch):
+    """As it is imported; a call that does is the contender's failure."""
     monkeypatch.chdir(tmp_path)
     before = state()
     prepared = PreparedCase(None, "good")
     prepared.load("bad", CHANGES[name])
     assert state() == before
     assert name in prepared.changes["bad"]
+    with pytest.raises(Broken) as broken:
+        prepared.enter("bad", lambda: CHANGES[name]() or Entrant("bad", None))
+    who, outcome = broken.value.args
+    assert (who, outcome.reason.startswith("it changes ")) == ("bad", True)
+    assert name in outcome.reason
+    assert state() == before

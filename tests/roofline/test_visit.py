@@ -213,11 +213,6 @@ def test_the_whole_list_has_no_limit(stand):
     assert "+".join(stand(float("inf")).begun).split("+") == [step.name for step in STEPS]
 
 
-def test_runs_with_other_options_are_no_one_run(stand):
-    one, two = (Step(name, 1, 9, selects=name, options=name, archive="again") for name in ("one", "two"))
-    assert stand(9, one, two).begun == ["one", "two"]
-
-
 def test_steps_that_share_an_archive_are_one_run(stand, tmp_path):
     two = Step("two", 1, 60, selects="test_two", archive="first")
     made = stand(9, MEASURES, two)
