@@ -264,8 +264,7 @@ class Rounds:
         for name in names:
             self._returned[name] = None
             yield from self._changed([name])
-            is_drawn = name not in self._looked_at or os.urandom(1)[0] < 256 * LOOKED_AT
-            if name in self._looks and is_drawn:
+            if name in self._looks and os.urandom(1)[0] < 256 * LOOKED_AT:
                 looked_at.append(name)
                 return
             del self._returned[name]
@@ -289,7 +288,11 @@ class Rounds:
         finally:
             self._returned.clear()
         for name, problem in zip(looked_at, problems, strict=True):
-            if words := problem():
+            try:
+                words = problem()
+            except Exception as error:
+                raise CallError(name) from error
+            if words:
                 time.sleep(LATER_S)
                 why = RECALLED if self._looks[name](results[name])() else NOT_JOINED
                 self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"

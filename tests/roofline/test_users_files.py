@@ -129,7 +129,7 @@ def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
 
 CULPRITS = """
 import argparse, ctypes, os, signal, socket, struct, sys, threading, time
-import torch
+import numpy, torch
 
 argparse.ArgumentParser().parse_args()  # of what a worker is given there is nothing
 CALLS, KEPT = [], []
@@ -152,7 +152,8 @@ def culprit(does, before=False):
         if before and is_timed:
             does(x, w, out)
         out = innocent(x, w, out)
-        return (does(x, w, out) or out) if is_timed and not before else out
+        returned = does(x, w, out) if is_timed and not before else out
+        return returned if isinstance(returned, Odd) else out
     return run
 
 def throw(error):
@@ -182,7 +183,7 @@ def take_all(*given):
     size = 2**30
     while size > 2**12:
         try:
-            KEPT.append(bytearray(size))
+            KEPT.append(numpy.empty(size, "u1"))
         except MemoryError:
             size //= 2
 
@@ -202,13 +203,13 @@ odd = culprit(lambda *given: Odd())
 timer = culprit(ring, True)
 asynchronous = later(lambda: set_error(ctypes.c_ulong(main), ctypes.py_object(ArithmeticError)))
 thread = later(lambda: ctypes.string_at(0))
-turns = culprit(lambda x, w, out: w.t_() and None)
+turns = culprit(lambda x, w, out: w.t_())
 resized = culprit(lambda x, w, out: out.resize_(1, 1))
 data = culprit(set_data)
 of_class = culprit(set_class)
-writes = culprit(lambda x, w, out: w.fill_(1.0) and None)
+writes = culprit(lambda x, w, out: w.fill_(1.0))
 device = culprit(lambda *given: torch.set_default_device("meta"))
-autocast = culprit(lambda *given: torch.autocast("cpu", dtype=torch.bfloat16).__enter__() and None)
+autocast = culprit(lambda *given: torch.autocast("cpu", dtype=torch.bfloat16).__enter__())
 traces = culprit(lambda *given: sys.settrace(lambda *about: None))
 sleep = culprit(lambda *given: setattr(time, "sleep", print))
 randint = culprit(lambda *given: setattr(torch, "randint", print))
@@ -218,7 +219,7 @@ closes = culprit(lambda *given: os.closerange(3, 256))
 takes = culprit(take_all)
 noise = culprit(lambda *given: send(bytes([255]) * 64))
 long = culprit(lambda *given: send(struct.pack("!i", 2**31 - 1)))
-no_json = culprit(lambda *given: send(struct.pack("!i", 3) + b"no!"))
+no_json = culprit(lambda *given: send(struct.pack("!i", 8) + b"notjson!"))
 """
 
 
@@ -234,8 +235,8 @@ no_json = culprit(lambda *given: send(struct.pack("!i", 3) + b"no!"))
         ("turns", "it changed the tensor w itself"),
         ("resized", "it returned another tensor"),
         ("data", "it returned another tensor"),
-        ("of_class", "it returned a Sub|it changed the tensor out itself"),
-        ("writes", "timed calls wrote into their inputs"),
+        ("of_class", "it returned a Sub"),
+        ("writes", "timed calls wrote into their inputs, which others read"),
         ("device", "torch.set_default_device"),
         ("autocast", "torch.autocast of cpu"),
         ("traces", "sys.settrace"),
