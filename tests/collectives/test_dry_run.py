@@ -26,7 +26,11 @@ MATMULS = {
     if ours.kind == "triton" and ours.default and (not ours.dtypes or "bf16" in ours.dtypes)
 }
 ARMS = {"flagged_kernel", "flagged_spills_kernel", "pieces_kernel", "add_kernel"}
-OTHERS = {"forward_kernel", "delta_kernel", "dkdv_kernel", "dq_kernel", "gated_kernel"}
+OF_OPERATIONS = {
+    "attention": {"forward_kernel", "delta_kernel", "dkdv_kernel", "dq_kernel"},
+    "ffn_gated": {"gated_kernel"},
+}
+OTHERS = set().union(*(kernels for name, kernels in OF_OPERATIONS.items() if name in OPERATIONS))
 CHIP = chips.find("H100 SXM")
 PLAN = {"model": "xxl/16", "tokens": (16, 1024), "tp": (1,), "link_bandwidth": ("balance172",)}
 
@@ -43,7 +47,7 @@ def plan(cache: str, time: str) -> list:
 
     KernelLaunch.run = lambda launch, on: launches.take(launch)
     options = resolve(PLAN, device="cuda", timed=True, root=Path())
-    names = [name for name, operation in OPERATIONS.items() if operation.default] + [*dry_run.OURS]
+    names = [name for name, operation in OPERATIONS.items() if operation.default or name in dry_run.OURS]
     failures = dry_run.launch_all(options, CHIP, names)
     return [launches.launched, launches.compiled, failures]
 

@@ -15,12 +15,14 @@ import torch
 from conftest import ROOT
 from roofline.commands import doctor
 from roofline.host.machine import TORCH_INDEX
+from roofline.operations import OPERATIONS
 
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
 ODD = "--ffn-model=xxl/128", "--ffn-tp=8"
 """Sizes that fit matmuls, and no weight prefetch."""
 NOISE = re.compile(r"tests collected|^$")
+OF_ATTENTION = pytest.mark.skipif("attention" not in OPERATIONS, reason="its folder was taken out")
 (CORES,) = [check for check in doctor.CHECKS if check.subject == "cores"]
 
 
@@ -35,7 +37,7 @@ def typed(zygote, environment):
     [
         ((ALL, "--ffn-quick"), "31 cases on 12 shapes, about 55 s"),
         ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
-        ((ALL, "-k", "test_attention"), "48 cases on 12 shapes, at least "),
+        pytest.param((ALL, "-k", "test_attention"), "48 cases on 12 shapes, at least ", marks=OF_ATTENTION),
         ((CORES.way_out.rpartition(": ")[2],), "56 cases on 28 shapes"),  # gathers are left out
         ((MATMUL, *ODD), "28 cases on 14 shapes"),
         ((ALL, "-k", "test_matmul", *ODD), "31 cases on 15 shapes"),

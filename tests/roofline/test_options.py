@@ -104,7 +104,7 @@ def test_help_names_the_default_of_each_option():
 
 def test_each_option_is_read_behind_the_options():
     """By what plans, what prepares, or what measures."""
-    names = "roofline", "kernels", "collectives"
+    names = "roofline", "kernels", "collectives", "docs"
     paths = [path for name in names for path in (ROOT / name).rglob("*.py") if path.name != "options.py"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     assert [field.name for field in fields(Options) if not re.search(rf"\boptions\.{field.name}\b", text)] == []
@@ -161,7 +161,7 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
 
 
-@pytest.mark.parametrize(("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py")])
+@pytest.mark.parametrize(("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "matmul,/mine.py")])
 def test_code_is_named_again_for_a_resumed_run(name, given, tmp_path):
     (tmp_path / "mine.py").touch()
     (tmp_path / "folder").mkdir()

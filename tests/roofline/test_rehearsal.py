@@ -173,7 +173,8 @@ def in_each_dtype(rehearse, once, tmp_path_factory) -> Rehearsed:
         file.write_text(USERS)
         names = [line[4:].partition("(")[0] for line in USERS.splitlines() if line.startswith("def ")]
         users = [f"--ffn-contender={file}::{name}" for name in names[1:]]
-        ours = f"--ffn-contenders=cublas,{','.join(OURS)},unfused,fused"
+        of_layer = ("unfused", "fused") if "ffn_gated" in OPERATIONS else ()
+        ours = f"--ffn-contenders={','.join(('cublas', *OURS, *of_layer))}"
         cases = (
             "-k",
             "test_ffn_gated or (test_matmul and not scatter)",
