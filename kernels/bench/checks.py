@@ -136,10 +136,10 @@ class Rotation(Signs):
             return lambda: problem
         numbers = torch.Generator(x.device)
         numbers.seed()  # which rows is chance: the call could have read `self.numbers`
-        problem = glance(out, x, w, limit, numbers, *scales)
+        difference = glance(out, x, w, limit, numbers, *scales)
 
         def words() -> str:
-            problem_words = problem()
+            problem_words = difference()
             if problem_words and bit_sums(self.sets[number])[1:] != self.sums[number][1:]:  # of w, which never changes
                 raise RefusedError(WROTE)
             return problem_words
