@@ -27,14 +27,15 @@ from roofline.host.container import settle
 from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
+from roofline.pytest_plugin import metadata
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import saved, throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome
-from roofline.supervise import measuring, metadata, plan, signals, stages
-from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
+from roofline.supervise import measuring, plan, signals, stages
+from roofline.supervise.epochs import Epochs, follow, identity, of_environment
 from roofline.supervise.session import Session
 
 THEIR_TABLE = (
@@ -104,7 +105,7 @@ def pytest_cmdline_main(config):
         return BAD_INPUT
     if not ranks:
         return None
-    return Follower(ranks, config.rootpath).run(identity(config.rootpath, config.invocation_params.args))
+    return follow(ranks, config.rootpath, identity(config.rootpath, config.invocation_params.args))
 
 
 def pytest_configure(config):
@@ -341,7 +342,7 @@ def runs_here(config) -> bool:
 
 def _begin(config, state: Session) -> None:
     """Make the run's folder, or open that of the run to go on with."""
-    now = _metadata(config, state)
+    now = metadata.make(state, config.rootpath)
     if state.resumed and (changes := conditions.changes_text(state.resumed.metadata, now)):
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = state.options.results
@@ -356,22 +357,6 @@ def _begin(config, state: Session) -> None:
         refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
     if state.options.timed:
         state.held = state.held or journal.hold(state.folder)
-
-
-def _metadata(config, state: Session) -> dict:
-    """The first line of the journal."""
-    cases = []
-    for shape, names in state.planned.items():
-        cases += [f"{shape}-{name}" for name in names]
-    notes: list[str] = []
-    for name, operation in operations.OPERATIONS.items():
-        shapes = [shape for shape in state.planned if shape.startswith(f"{name}-")]
-        notes += operation.notes(state.options, shapes)
-    hello = state.hello
-    header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
-    if ranks := hello.get("ranks"):
-        header["ranks"] = ranks
-    return header
 
 
 @pytest.fixture

@@ -190,11 +190,18 @@ class Child(Told):
             return self.end()
         return WAITS if file and any(place in os.fsdecode(file[1]) for place in WAITING) else HUNG
 
-    def receive(self) -> Message:
-        """The next message. Raises OSError and EOFError once there is none to come."""
-        if self.is_over:
-            raise EOFError
-        message = self.channel.receive()
+    def hear(self) -> Message | WorkerEnd:
+        """The next message, or once there is none to come, how it ended."""
+        try:
+            if self.is_over:
+                raise EOFError
+            message = self.channel.receive()
+        except (EOFError, OSError):
+            how = self.end(within_s=2.0)
+            return self.ended("" if self.is_done else how)
+        except ValueError as error:
+            self.end()
+            return self.ended(f"a message that cannot be read: {error}")
         self.take(message)
         return message
 

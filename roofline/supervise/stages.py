@@ -23,6 +23,10 @@ def keep(session: Session, worker: Told, message: object) -> None:
             session.writer.add(line)
         case Rejected(shape, name, outcome, is_sure):
             session.trials.accuse(worker.request, shape, name, outcome, is_sure=is_sure)
+        case WorkerEnd():
+            conclude(session, worker, message)
+            if worker.request.apart:
+                session.trials.close(worker)
 
 
 def greet(session: Session) -> None:
@@ -85,9 +89,7 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
                     unchecked.discard(shape)
                 session.checked[shape] = message
             case WorkerEnd():
-                conclude(session, worker, message)
-                if worker.request.apart:
-                    trials.close(worker)
+                keep(session, worker, message)
                 of_worker = (part for part in parts if not worker.request.cases.keys().isdisjoint(part))
                 requests.extend(next_requests(next(of_worker, parts[0])))
             case _:
