@@ -30,7 +30,7 @@ from roofline.protocol.messages import Broken
 from roofline.pytest_plugin import metadata
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
-from roofline.report import saved, throughput
+from roofline.report import throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome
@@ -259,6 +259,7 @@ def pytest_collection_finish(session):
             _require_saved(config._benchmarksession)
         if state.planned and not config.option.collectonly:
             _start(config, state)
+        state.plan = _plan(state)
     except ValueError as error:
         refuse(str(error))
 
@@ -286,12 +287,11 @@ def _select(session, state: Session) -> None:
 
 
 def _start(config, state: Session) -> None:
-    """Ask a first worker what the machine is, and plan the run."""
+    """Ask a first worker what the machine is."""
     state.root = None if runs_here(config) and not state.epochs else config.rootpath
     stages.greet(state)
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
-    state.plan = _plan(state)
 
 
 def _make_time_for_decisions(config, state: Session) -> None:
@@ -309,15 +309,14 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan if state.hello else _plan(state)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
-    text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
+    text = f"{counts}, {bound} {plan.duration(state.plan.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    if not state.hello:
-        return text
-    return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
+    if state.hello:
+        text += f"\na worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"
+    return text
 
 
 def _plan(state: Session) -> plan.Plan:
@@ -403,10 +402,8 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner."""
     machine_info.clear()
     state = config.stash[STATE]
-    if state.has_begun:
-        machine_info.update(saved.machine_info(state.run.metadata["machine"]))
-    elif state.options.timed:  # --benchmark-compare asks before there is a run
-        machine_info.update(saved.machine_info(machine.describe(state.options.device)))
+    if state.options.timed:  # --benchmark-compare asks before there is a worker
+        machine_info.update(state.hello.get("machine") or machine.describe(state.options.device))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

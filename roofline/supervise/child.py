@@ -170,10 +170,10 @@ class Child(Told):
         """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
-    def go_on(self, *, is_over: bool = False) -> None:
-        """Let it go on with what it tells, or end where that `is_over`."""
-        self.is_stopped = is_over
-        self.channel.acknowledge(stop=is_over)
+    def go_on(self, *, stop: bool = False) -> None:
+        """Let it go on with what it tells, or tell it to end."""
+        self.is_stopped = stop
+        self.channel.acknowledge(stop=stop)
 
     def stands(self) -> str:
         """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""

@@ -131,7 +131,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.go_on(is_over=session.is_over(worker))
+            worker.go_on(stop=session.is_over(worker))
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:

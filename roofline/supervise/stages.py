@@ -118,13 +118,14 @@ def name_kernels(session: Session) -> None:
     runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
     again on one rank alone would leave the others waiting."""
     cases: dict[str, list[str]] = {}
-    has_names = session.options.device == NAMED
     for shape in session.run.shapes.values():
-        if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
-            field = "costs" if shape.facts.get("has_costs") else "kernel_name"
-            nameless = [name for name in shape.measured if field not in shape.entrants[name]]
-            if nameless:
-                cases[shape.id] = cases.get(shape.id, []) + nameless
+        field = "costs" if shape.facts.get("has_costs") else "kernel_name"
+        is_nameless = session.options.device != NAMED or operations.find(shape.op).between_ranks
+        if field == "kernel_name" and is_nameless:
+            continue
+        for name in shape.measured:
+            if field not in shape.entrants[name]:
+                cases.setdefault(shape.id, []).append(name)
 
     def hear(worker: Told, message: object) -> None:
         match message:
