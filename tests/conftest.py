@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def commit_seed() -> int:
     """Of what the default tier picks: another one for each commit, the same wherever that is tested."""
-    from roofline.supervise.metadata import commit_of
+    from roofline.host.checkout import commit_of
 
     return zlib.crc32(commit_of(Path(__file__).parent).removesuffix("+dirty").encode()) % 10_000
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.host import device_errors, machine
+from roofline.host.checkout import commit_of
 from roofline.operations.options import options_of
 from roofline.store import conditions, journal
 from roofline.store.run import Run
-from roofline.supervise.metadata import commit_of
 from roofline.worker.clocks import Call
 
 COPY = "copy"

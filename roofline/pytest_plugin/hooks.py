@@ -28,15 +28,16 @@ from roofline.host.container import settle
 from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
+from roofline.pytest_plugin import metadata
 from roofline.pytest_plugin.command_line import refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
-from roofline.report import saved, throughput
+from roofline.report import throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import FEWEST_ROUNDS
-from roofline.supervise import measuring, metadata, plan, signals, stages
-from roofline.supervise.epochs import Epochs, Follower, identity, of_environment
+from roofline.supervise import measuring, plan, signals, stages
+from roofline.supervise.epochs import Epochs, follow, identity, of_environment
 from roofline.supervise.session import Session
 
 THEIR_TABLE = (
@@ -106,7 +107,7 @@ def pytest_cmdline_main(config):
         return BAD_INPUT
     if not ranks:
         return None
-    return Follower(ranks, config.rootpath).run(identity(config.rootpath, config.invocation_params.args))
+    return follow(ranks, config.rootpath, identity(config.rootpath, config.invocation_params.args))
 
 
 def pytest_configure(config):
@@ -260,6 +261,7 @@ def pytest_collection_finish(session):
             _require_saved(config._benchmarksession)
         if state.planned and not config.option.collectonly:
             _start(config, state)
+        state.plan = _plan(state)
     except ValueError as error:
         refuse(str(error))
 
@@ -289,12 +291,11 @@ def _select(session, state: Session) -> None:
 
 
 def _start(config, state: Session) -> None:
-    """Ask a first worker what the machine is, and plan the run."""
+    """Ask a first worker what the machine is."""
     state.root = None if runs_here(config) and not state.epochs else config.rootpath
     stages.greet(state)
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
-    state.plan = _plan(state)
 
 
 def _make_time_for_decisions(config, state: Session) -> None:
@@ -312,19 +313,17 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    planned = state.plan if state.hello else _plan(state)
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
-    text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
+    text = f"{counts}, {bound} {plan.duration(state.plan.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    lines = [text]
-    if short := planned.short_shapes:
+    if short := state.plan.short_shapes:
         few = f"fewer than {FEWEST_ROUNDS} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
-        lines.append(f"{short} of {len(state.planned)} shapes get {few}")
+        text += f"\n{short} of {len(state.planned)} shapes get {few}"
     if state.hello:
-        lines.append(f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory")
-    return lines
+        text += f"\na worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"
+    return text
 
 
 def _plan(state: Session) -> plan.Plan:
@@ -349,7 +348,7 @@ def runs_here(config) -> bool:
 
 def _begin(config, state: Session) -> None:
     """Make the run's folder, or open that of the run to go on with."""
-    now = _metadata(config, state)
+    now = metadata.make(state, config.rootpath)
     if state.resumed and (changes := conditions.changes_text(state.resumed.metadata, now)):
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = state.options.results
@@ -364,25 +363,6 @@ def _begin(config, state: Session) -> None:
         refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
     if state.options.timed:
         state.held = state.held or journal.hold(state.folder)
-
-
-def _metadata(config, state: Session) -> dict:
-    """The first line of the journal."""
-    cases = []
-    for shape, names in state.planned.items():
-        cases += [f"{shape}-{name}" for name in names]
-    notes: list[str] = []
-    for name, operation in operations.OPERATIONS.items():
-        shapes = [shape for shape in state.planned if shape.startswith(f"{name}-")]
-        notes += operation.notes(state.options, shapes)
-    hello = state.hello
-    header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
-    if ranks := hello.get("ranks"):
-        header["ranks"] = ranks
-    for operation in map(operations.find, state.planned):
-        if operation.name not in operations.SUITE:
-            header.setdefault("shown", {})[operation.name] = operation.plain
-    return header
 
 
 @pytest.fixture
@@ -429,10 +409,8 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner."""
     machine_info.clear()
     state = config.stash[STATE]
-    if state.has_begun:
-        machine_info.update(saved.machine_info(state.run.metadata["machine"]))
-    elif state.options.timed:  # --benchmark-compare asks before there is a run
-        machine_info.update(saved.machine_info(machine.describe(state.options.device)))
+    if state.options.timed:  # --benchmark-compare asks before there is a worker
+        machine_info.update(state.hello.get("machine") or machine.describe(state.options.device))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -49,17 +49,14 @@ class Narrator:
         self._write(text, live=False)
 
     def progress(self, text: str) -> None:
-        """Say how far the run is: always on a terminal, now and then in a log."""
+        """Say how far the run is: always on a terminal, which rewrites the line, now and then in a log, which keeps all
+        lines."""
         now = time.monotonic()
-        live = self._is_watched()
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        live = bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
         if live or now - self._logged_s >= LOGGED_S:
             self._logged_s = now
             self._write(text, live)
-
-    def _is_watched(self) -> bool:
-        """True where a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        return bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

@@ -78,32 +78,29 @@ class Trials:
         it was alone; else it is suspected of it."""
         run = self.writer.run
         apart = request.apart
-        is_innocent = (shape, name) in self.innocent or (apart and name in run.measured(shape))
         if f"{shape}-{name}" in run.outcomes | self.given_up:
             return
         if is_sure or name == apart or not self.are_possible:
             self.failures[name] += name == apart
             self.writer.lose(shape, name, outcome)
-        elif apart and is_innocent:
+        elif apart and ((shape, name) in self.innocent or name in run.measured(shape)):
             self.failures[apart] += 1
             reason = f"{apart}: alone with {name}, which does well without it: {outcome.reason}"
             self.writer.lose(shape, apart, replace(outcome, reason=reason))
         else:
-            if not is_innocent:
-                self._suspect(shape, name, outcome.reason.removeprefix(f"{name}: "))
-            if not apart:
-                self._suspect_all(shape)
+            self._suspect(shape, name, outcome.reason.removeprefix(f"{name}: "))
+            if not apart and shape in [of_shape for of_shape, _ in self.innocent]:
+                self._suspect_others(shape)
 
     def _suspect(self, shape: str, name: str, of_what: str) -> None:
         self.writer.take_out(shape, name)
         self.waiting.pop((shape, name), None)
         self.waiting[shape, name] = of_what
 
-    def _suspect_all(self, shape: str) -> None:
-        """Suspect all others of a shape of which one was innocent."""
-        innocent = [name for of_shape, name in self.innocent if of_shape == shape]
-        for name in self.left().get(shape, ()) if innocent else ():
-            if name not in innocent:
+    def _suspect_others(self, shape: str) -> None:
+        """Suspect all of a shape who were not tried there."""
+        for name in self.left().get(shape, ()):
+            if (shape, name) not in self.innocent:
                 self._suspect(shape, name, "others of the shape had failed, and do well alone")
 
     def next(self, among: Container[str]) -> tuple[str, Cases]:
@@ -112,7 +109,7 @@ class Trials:
         name = ""
         trials: dict[str, Cases] = {}
         for case in [case for case in self.waiting if case[0] in among]:
-            if why := self.is_over(case[1]):
+            if why := self.why_no_more(case[1]):
                 of_what = self.waiting.pop(case)
                 beside = f" Beside others: {of_what}." * bool(of_what)
                 self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"
@@ -121,7 +118,7 @@ class Trials:
                 trials.setdefault(name, {})[shape] = [name]
         return name, trials.get(name, {})
 
-    def is_over(self, name: str, seconds: float = 0.0) -> str:
+    def why_no_more(self, name: str, seconds: float = 0.0) -> str:
         """Why a contender is tried no more, where its trial has lasted so many seconds by now; empty if it is."""
         if self.failures[name] >= MOST_FAILURES:
             return f"alone it failed on {self.failures[name]} shapes"

@@ -178,10 +178,10 @@ class Child(Told):
         """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
-    def go_on(self, *, is_over: bool = False) -> None:
-        """Let it go on with what it tells, or end where that `is_over`."""
-        self.is_stopped = is_over
-        self.channel.acknowledge(stop=is_over)
+    def go_on(self, *, stop: bool = False) -> None:
+        """Let it go on with what it tells, or tell it to end."""
+        self.is_stopped = stop
+        self.channel.acknowledge(stop=stop)
 
     def stands(self) -> str:
         """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
@@ -198,11 +198,18 @@ class Child(Told):
             return self.end()
         return WAITS if file and any(place in os.fsdecode(file[1]) for place in WAITING) else HUNG
 
-    def receive(self) -> Message:
-        """The next message. Raises OSError and EOFError once there is none to come."""
-        if self.is_over:
-            raise EOFError
-        message = self.channel.receive()
+    def hear(self) -> Message | WorkerEnd:
+        """The next message, or once there is none to come, how it ended."""
+        try:
+            if self.is_over:
+                raise EOFError
+            message = self.channel.receive()
+        except (EOFError, OSError):
+            how = self.end(within_s=2.0)
+            return self.ended("" if self.is_done else how)
+        except ValueError as error:
+            self.end()
+            return self.ended(f"a message that cannot be read: {error}")
         self.take(message)
         return message
 

@@ -24,10 +24,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from roofline.host import checkout
 from roofline.protocol.messages import Request
 from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
-from roofline.supervise import metadata, orphans, signals
+from roofline.supervise import orphans, signals
 from roofline.supervise.child import Child, WorkerEnd
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -131,90 +132,85 @@ class Epochs:
         """End the run for all ranks, once; returns which did not leave, in words."""
         if self._ends.is_set():
             return ""
-        silent = list(range(1, self.size))
-        with suppress(RankLostError):
-            self.store_set("over")
-            wait_for(lambda: not self._silent(), LEAVING_S)
-            silent = self._silent()
-        self._ends.set()
-        ranks = ", ".join(map(str, silent))
-        return f"rank {ranks} of {self.size} has said nothing for {LEAVING_S:g} s" if silent else ""
+        silent = ", ".join(map(str, self._part("over", True)))
+        return f"rank {silent} of {self.size} has said nothing for {LEAVING_S:g} s" if silent else ""
 
     def leave(self, end: WorkerEnd | None = None) -> None:
         """Take no further part, and say how this rank's worker ended, or that it goes on. Returns once all ranks have:
         a worker that is ended sooner breaks those that wait for it."""
+        self._part(f"left {self.rank}", end or "")
+
+    def _part(self, key: str, value: Any) -> list[int]:
+        """Set `key`, and wait until all ranks have left; returns those that have not."""
+
+        def silent() -> list[int]:
+            return [rank for rank in others if self.store_get(f"left {rank}") is None]
+
+        others = list(range(1, self.size))
         with suppress(RankLostError):
-            self.store_set(f"left {self.rank}", end or "")
-            wait_for(lambda: not self._silent(), LEAVING_S)
+            self.store_set(key, value)
+            wait_for(lambda: not silent(), LEAVING_S)
+            others = silent()
         self._ends.set()
-
-    def _silent(self) -> list[int]:
-        """The ranks that have not left."""
-        return [rank for rank in range(1, self.size) if self.store_get(f"left {rank}") is None]
+        return others
 
 
-class Follower:
-    """A rank other than 0: its workers begin and end as rank 0 says."""
+def follow(epochs: Epochs, root: Path, mine: dict) -> int:
+    """Be a rank other than 0, whose workers begin and end as rank 0 says, until that says that the run is over. Returns
+    an exit code. `mine` is what rank 0 compares."""
+    with orphans.adopted() as own:
+        return _follow(epochs, root, mine, own)
 
-    def __init__(self, epochs: Epochs, root: Path):
-        self._epochs, self._root = epochs, root
-        self._child: Child | None = None
 
-    def run(self, mine: dict) -> int:
-        """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
-        with orphans.adopted() as own:
-            return self._follow(mine, own)
+def _follow(epochs: Epochs, root: Path, mine: dict, own: set[int]) -> int:
+    child: Child | None = None
+    signals.answer(partial(_hand_on, epochs))
+    try:
+        epochs.store_set(f"hello {epochs.rank}", mine)
+        while not epochs.store_get("over"):
+            epochs.check_heartbeats()
+            if epochs.store_get("failed"):
+                time.sleep(LOOK_S)
+            elif child:
+                child = _tended(epochs, child)
+            elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
+                epochs.number += 1
+                child = Child(typed.read(Request, asked), root, own)
+            else:
+                time.sleep(LOOK_S)
+    except RankLostError as lost:
+        if epochs.rank == 1:
+            print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
+        return 1
+    finally:
+        end = None
+        if child and not child.is_done:
+            end = child.ended("" if child.broke else child.stands())
+        epochs.leave(end)
+        if child:
+            child.end()
+    return 0
 
-    def _follow(self, mine: dict, own: set[int]) -> int:
-        epochs = self._epochs
-        signals.answer(self._hand_on)
-        try:
-            epochs.store_set(f"hello {epochs.rank}", mine)
-            while not epochs.store_get("over"):
-                epochs.check_heartbeats()
-                if epochs.store_get("failed"):
-                    time.sleep(LOOK_S)
-                elif self._child:
-                    self._tend(self._child)
-                elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
-                    epochs.number += 1
-                    self._child = Child(typed.read(Request, asked), self._root, own)
-                else:
-                    time.sleep(LOOK_S)
-        except RankLostError as lost:
-            if epochs.rank == 1:
-                print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
-            return 1
-        finally:
-            end = None
-            if (child := self._child) and not child.is_done:
-                end = child.ended("" if child.broke else child.stands())
-            epochs.leave(end)
-            if child:
-                child.end()
-        return 0
 
-    def _tend(self, child: Child) -> None:
-        """Let the worker go on with what it tells, unless it raised; tell where it ends other than well."""
-        if not (child.is_over or wait([child.channel], LOOK_S)):
-            return
-        try:
-            child.receive()
-        except (EOFError, OSError, ValueError):
-            child.end(2.0)
-            if not child.is_done:
-                return self._epochs.store_set("failed")
-            self._child = None
-            return
-        if child.broke:
-            self._epochs.store_set("failed")
-        else:
-            child.channel.acknowledge(stop=False)
+def _tended(epochs: Epochs, child: Child) -> Child | None:
+    """The worker, which goes on with what it tells, unless it raised; none where it ended well. Tells where it ended
+    otherwise."""
+    if not (child.is_over or wait([child.channel], LOOK_S)):
+        return child
+    is_end = isinstance(child.hear(), WorkerEnd)
+    if is_end and child.is_done:
+        return None
+    if is_end or child.broke:
+        epochs.store_set("failed")
+    else:
+        child.go_on()
+    return child
 
-    def _hand_on(self, number: int, frame) -> None:
-        """Tell rank 0 of a signal: it ends the run."""
-        with suppress(RankLostError):
-            self._epochs.store_set("interrupted", signal.Signals(number).name)
+
+def _hand_on(epochs: Epochs, number: int, frame) -> None:
+    """Tell rank 0 of a signal: it ends the run."""
+    with suppress(RankLostError):
+        epochs.store_set("interrupted", signal.Signals(number).name)
 
 
 def identity(root: Path, words: list[str]) -> dict:
@@ -222,7 +218,7 @@ def identity(root: Path, words: list[str]) -> dict:
     return {
         "Python": platform.python_version(),
         "torch": version("torch"),
-        "commit": metadata.commit_of(root),
+        "commit": checkout.commit_of(root),
         "command line": " ".join(word for word in words if not word.startswith("--ffn-results")),
     }
 

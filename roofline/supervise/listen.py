@@ -121,18 +121,17 @@ def _look(session: Session, workers: list[Child]) -> Messages:
     ready = wait(channels, max(0.0, look_s))
     have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
     for worker in list(workers):
-        is_heard = worker.channel in ready or worker.is_over
         message = None
-        if is_heard:
+        if worker.channel in ready or worker.is_over:
             message = _next(session, worker)
         elif have_failed or worker.patience.is_over():
-            message = _end(session, worker, worker.stands())
+            message = _end(session, worker, worker.ended(worker.stands()))
         if message:
             yield worker, message
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.go_on(is_over=session.is_over(worker))
+            worker.go_on(stop=session.is_over(worker))
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
@@ -146,24 +145,19 @@ def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
 
 def _next(session: Session, worker: Child) -> Message | WorkerEnd:
     """The next message of a worker, or how it ended."""
-    try:
-        message = worker.receive()
-    except (EOFError, OSError):
-        how = worker.end(within_s=2.0)
-        return _end(session, worker, "" if worker.is_done else how)
-    except ValueError as error:
-        return _end(session, worker, f"a message that cannot be read: {error}")
+    message = worker.hear()
+    if worker.broke and session.epochs:  # nobody lets it go on
+        message = worker.ended()
+    if isinstance(message, WorkerEnd):
+        return _end(session, worker, message)
     if isinstance(message, StepBegan):
         worker.patience = _patience(session, worker)
-    if worker.broke and session.epochs:  # nobody lets it go on
-        return _end(session, worker)
     return message
 
 
-def _end(session: Session, worker: Child, how: str = "") -> WorkerEnd:
-    """End a worker, which did well, or ended by `how`. Where ranks do not end well, the run is over, and this finds
-    whose fault it was. Where the driver holds the process, the report says so."""
-    end = worker.ended(how)
+def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:
+    """End a worker, and say how it ended. Where ranks do not end well, the run is over, and this finds whose fault it
+    was. Where the driver holds the process, the report says so."""
     if session.epochs and not end.is_well and not session.signals:
         end = session.epochs.end(end)
     worker.end()

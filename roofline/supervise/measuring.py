@@ -8,11 +8,10 @@ import time
 from roofline.analysis import decision
 from roofline.host import telemetry
 from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
-from roofline.store.run import INTERRUPTED, Run, Shape
+from roofline.store.run import INTERRUPTED, Run, Shape, key_of
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
-from roofline.supervise.blame import conclude
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
 from roofline.supervise.plan import duration
@@ -40,8 +39,9 @@ def measure(session: Session) -> None:
             case Turns():
                 add_turns(session, worker, message)
             case WorkerEnd():
-                conclude(session, worker, message)
-                _close(session, worker)
+                stages.keep(session, worker, message)
+                if session.options.decide and not worker.request.apart:
+                    session.writer.add(_process_line(worker))
                 requests.extend(next_requests(session))
             case _:
                 stages.keep(session, worker, message)
@@ -55,33 +55,34 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     shapes that are not over. `when` is that of `Request`."""
     if session.end_reason:
         return []
-    run = session.run
-    apart, cases = session.trials.next(session.planned)
-    if apart:
-        passes = {}
-        for shape in cases:
-            alone = run.made(shape, apart)
-            passes[shape] = session.passes - (alone.passes if alone else 0)
-        return [session.request(Kind.MEASURE, cases, passes=passes, apart=apart, when=when)]
-    close_decided(session)
-    left = session.trials.left()
-    made = passes_made(run, left)
+    apart, left = session.trials.next(session.planned)
+    if not apart:
+        close_decided(session)
+        left = session.trials.left()
+    made = passes_made(session.run, left, apart)
     passes = passes_left(made, session.passes)
     if not passes:
         return []
-    cases = {shape: left[shape] for shape in passes}
-    is_planned = min(made.values()) < session.planned_passes
-    processes = session.processes
-    return [session.request(Kind.MEASURE, cases, passes=passes, processes=processes, when=when, is_planned=is_planned)]
+    request = session.request(
+        Kind.MEASURE,
+        {shape: left[shape] for shape in passes},
+        apart,
+        passes=passes,
+        processes=1 if apart else session.processes,
+        when=when,
+        is_planned=min(made.values()) < session.planned_passes,
+    )
+    return [request]
 
 
 def close_decided(session: Session) -> None:
-    """End the shapes that are decided; all of them where the run has taken `MOST_TIMES` the time of its plan, or
-    comes nearest to that now, or where the plan is over and a decision is not to be expected."""
+    """End the shapes that have the passes of the plan and are decided; all of them where the run has taken `MOST_TIMES`
+    the time of its plan, or comes nearest to that now, or where a decision is not to be expected."""
     run = session.run
     still_open = []
-    for shape in undecided(run, session.planned, session.planned_passes):
-        if shape.passes % session.passes:
+    for name in run.interrupted:
+        shape = run.shapes[name]
+        if name not in session.planned or shape.passes < session.planned_passes or shape.passes % session.passes:
             continue
         if decision.is_open(run, shape):
             still_open.append(shape)
@@ -112,11 +113,10 @@ def passes_done(session: Session) -> int:
 def progress(session: Session, worker: Told, since: float, passes_before: int) -> str:
     """The progress of the run, in words. It goes on since `since`, and there were `passes_before` then."""
     done = passes_done(session)
-    if apart := worker.request.apart:
-        return f"{done} passes, {apart} alone"
+    if worker.request.apart:
+        return f"{done} passes, {worker.request.apart} alone"
     if not worker.request.is_planned:
-        undecided = f"{len(worker.request.cases)} of {len(session.planned)} shapes undecided"
-        return f"{done} passes, {undecided}"
+        return f"{done} passes, {len(worker.request.cases)} of {len(session.planned)} shapes undecided"
     all_made = passes_made(session.run, session.trials.left()).values()
     left = sum(max(0, session.planned_passes - made) for made in all_made)
     words = f"{done} of {done + left} passes"
@@ -128,7 +128,7 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
 
 def add_turns(session: Session, worker: Told, turns: Turns) -> None:
     """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is measured
-    by now."""
+    by now. The run gets the rounds themselves."""
     apart = worker.request.apart
     is_new_process = turns.shape not in worker.measured
     worker.measured.add(turns.shape)
@@ -146,7 +146,10 @@ def add_turns(session: Session, worker: Told, turns: Turns) -> None:
         worker.done.add(turns.shape)
     header = pass_line(before, **changes) if shape else before.line() | changes
     rounds = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
-    session.writer.add(header, *rounds, *turns.timelines)
+    if session.writer.write(header, *rounds):
+        session.run.apply(header)
+        session.run.shapes[key_of(turns.shape, apart)].rounds += turns.rounds
+        session.writer.add(*turns.timelines)
 
 
 def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
@@ -166,21 +169,18 @@ def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new
     }
 
 
-def _close(session: Session, worker: Told) -> None:
-    """Journal what a process took, of a run that decides. A trial is over."""
+def _process_line(worker: Told) -> dict:
+    """The line of what a process took."""
     request = worker.request
-    if session.options.decide and not request.apart:
-        line = {"kind": "process", "seconds": worker.seconds}
-        session.writer.add(line | {"process": request.process, "planned": request.is_planned})
-    if request.apart:
-        session.trials.close(worker)
+    line = {"kind": "process", "seconds": worker.seconds}
+    return line | {"process": request.process, "planned": request.is_planned}
 
 
-def passes_made(run: Run, shapes: Cases) -> dict[str, int]:
-    """{shape: passes} that all made together over each of the shapes by now."""
+def passes_made(run: Run, shapes: Cases, apart: str = "") -> dict[str, int]:
+    """{shape: passes} that all made together over each of the shapes by now, or one did `apart`."""
     made = {}
     for name in shapes:
-        shape = run.made(name)
+        shape = run.made(name, apart)
         made[name] = shape.passes if shape else 0
     return made
 
@@ -192,12 +192,6 @@ def passes_left(made: dict[str, int], passes: int) -> dict[str, int]:
         if done // passes == min(made.values()) // passes:  # others are a process ahead
             left[shape] = passes - done % passes
     return left
-
-
-def undecided(run: Run, planned: Cases, passes: int) -> list[Shape]:
-    """The shapes that have the passes of the plan, and are not over."""
-    shapes = [run.shapes[name] for name in run.interrupted if name in planned]
-    return [shape for shape in shapes if shape.passes >= passes]
 
 
 def is_time_up(run: Run) -> bool:

@@ -32,12 +32,18 @@ class RunWriter:
 
     def add(self, *lines: dict) -> None:
         """Journal lines of plain values, and apply them to the run. If that fails, neither has any of them."""
+        if self.write(*lines):
+            for line in lines:
+                self.run.apply(line)
+
+    def write(self, *lines: dict) -> bool:
+        """Journal lines, and return whether that went well."""
         try:
             self._journal.write(*lines)
         except OSError as error:
-            return self._end(f"the journal could not be written: {error.strerror}")
-        for line in lines:
-            self.run.apply(line)
+            self._end(f"the journal could not be written: {error.strerror}")
+            return False
+        return True
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
@@ -54,21 +60,19 @@ class RunWriter:
         if case not in self.run.outcomes:
             self.add_outcome(replace(outcome, case=case))
         self.take_out(shape, name)
-        if alone := self.run.made(shape, name):
-            self._take_out(alone, name)
+        self.take_out(shape, name, apart=name)
 
-    def take_out(self, shape: str, name: str) -> None:
-        """Take a contender, with its samples, out of what all made together of a shape."""
-        if together := self.run.made(shape):
-            self._take_out(together, name)
-
-    def _take_out(self, shape: Shape, name: str) -> None:
+    def take_out(self, shape_id: str, name: str, apart: str = "") -> None:
+        """Take a contender, with its samples, out of what all made together of a shape, or it made `apart`."""
+        shape = self.run.made(shape_id, apart)
+        if not (shape and shape.rounds):
+            return
         late = dict(shape.late)
         late.pop(name, None)
         asked = [other for other in late if f"{shape.id}-{other}" in self.run.metadata["cases"]]
         is_over = name == shape.apart or not asked  # nobody is left to go on with
         stopped_by = "time" if is_over and shape.stopped_by == INTERRUPTED else shape.stopped_by
-        if shape.rounds and (late, stopped_by) != (shape.late, shape.stopped_by):
+        if (late, stopped_by) != (shape.late, shape.stopped_by):
             self.add(pass_line(shape, late=late, stopped_by=stopped_by))
 
     def finish(self, cut_short: str, reasons: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ class Session:
     def is_over(self, worker: Told) -> bool:
         """True where a worker is to do no more of what it was asked for."""
         apart = worker.request.apart
-        return bool(self.end_reason or (apart and self.trials.is_over(apart, worker.seconds)))
+        return bool(self.end_reason or (apart and self.trials.why_no_more(apart, worker.seconds)))
 
     @property
     def run(self) -> Run:

@@ -23,6 +23,10 @@ def keep(session: Session, worker: Told, message: object) -> None:
             session.writer.add(line)
         case Rejected(shape, name, outcome, is_sure):
             session.trials.accuse(worker.request, shape, name, outcome, is_sure=is_sure)
+        case WorkerEnd():
+            conclude(session, worker, message)
+            if worker.request.apart:
+                session.trials.close(worker)
 
 
 def greet(session: Session) -> None:
@@ -85,9 +89,7 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
                     unchecked.discard(shape)
                 session.checked[shape] = message
             case WorkerEnd():
-                conclude(session, worker, message)
-                if worker.request.apart:
-                    trials.close(worker)
+                keep(session, worker, message)
                 of_worker = (part for part in parts if not worker.request.cases.keys().isdisjoint(part))
                 requests.extend(next_requests(next(of_worker, parts[0])))
             case _:
@@ -116,13 +118,14 @@ def name_kernels(session: Session) -> None:
     runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
     again on one rank alone would leave the others waiting."""
     cases: dict[str, list[str]] = {}
-    has_names = session.options.device == NAMED
     for shape in session.run.shapes.values():
-        if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
-            field = "costs" if shape.facts.get("has_costs") else "kernel_name"
-            nameless = [name for name in shape.measured if field not in shape.entrants[name]]
-            if nameless:
-                cases[shape.id] = cases.get(shape.id, []) + nameless
+        field = "costs" if shape.facts.get("has_costs") else "kernel_name"
+        is_nameless = session.options.device != NAMED or operations.find(shape.op).between_ranks
+        if field == "kernel_name" and is_nameless:
+            continue
+        for name in shape.measured:
+            if field not in shape.entrants[name]:
+                cases.setdefault(shape.id, []).append(name)
 
     def hear(worker: Told, message: object) -> None:
         match message:

@@ -74,13 +74,14 @@ def in_share():
 
 def pytest_addoption():
     """Of a rank that only follows, the last that pytest asks for."""
+    from roofline.host import checkout
     from roofline.pytest_plugin import hooks, narrator
-    from roofline.supervise import child, epochs, limits, metadata
+    from roofline.supervise import child, epochs, limits
 
     few_rounds()
     forked.install(in_share)
     if (os.environ["RANK"], PLACE) == (RANK, "commit"):
-        metadata.commit_of = lambda *given, **more: WHAT
+        checkout.commit_of = lambda *given, **more: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")
     receive = child.Channel.receive

@@ -115,9 +115,9 @@ def test_who_is_wrong_alone_on_two_shapes_goes_on_where_it_is_right_beside_other
         made.accuse(name, "a")
     assert made.trials.next(made.planned) == ("a", {"up": ["a"], "down": ["a"], "gate": ["a"]})
     made.accuse("up", "a", apart="a")
-    assert not made.trials.is_over("a")
+    assert not made.trials.why_no_more("a")
     made.accuse("down", "a", apart="a")
-    assert made.trials.is_over("a")
+    assert made.trials.why_no_more("a")
     made.close("up down", "a")
     assert made.trials.next(made.planned) == ("", {})
     assert [*made.trials.given_up] == ["gate-a"]

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from results.references import hash_of_commit
+from roofline.host.checkout import commit_of, why_unknown
 from roofline.store.source_files import hash_of_files
-from roofline.supervise.metadata import commit_of, why_unknown
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from conftest import ROOT
 from roofline.analysis.records import frame
 from roofline.commands import counters
 from roofline.commands.cli import main
+from roofline.host.checkout import commit_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
 from roofline.operations.options import as_values
 from roofline.report import throughput
 from roofline.store import journal
-from roofline.supervise.metadata import commit_of
 
 CHOSEN = {"model": "128x256", "layers": "up", "tp": "1", "tokens": "16,1024", "dtype": "fp16", "ranks": "2"}
 CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"

@@ -164,7 +164,7 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
 
 def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_own(run_project, tmp_path):
     name = "20261121T080910Z-chip-2"
-    at_once = f"\nfrom roofline.supervise import metadata\nmetadata.folder_name = lambda device: {name!r}\n"
+    at_once = f"\nfrom roofline.pytest_plugin import metadata\nmetadata.folder_name = lambda device: {name!r}\n"
     first = run_project("--benchmark-only", "-n", "0", "-k", "torch", more=at_once)
     before = (first.folder / "samples.jsonl").read_bytes()
     about = {"root": first.root, "cwd": tmp_path, "more": at_once}
