@@ -190,9 +190,7 @@ def _draw(axes, row, of_shape: dict[str, dict]) -> None:
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
     for mark_s in marks_s.values():
         axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    theme.name_rows(axes, ticks)
     axes.xaxis.set_major_formatter(EngFormatter("s"))
 
 
