@@ -226,6 +226,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
     roofs = (
         f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
         for dtype, roof in cases.attrs["measured"].items()
+        if roof
     )
     ratios = compared(cases[cases["analysis"] == "throughput"]).groupby("contender", sort=False)
     speeds = (

@@ -99,12 +99,6 @@ class FfnGated(Case):
         return self.down().facts
 
     @property
-    def operands(self) -> str:
-        gate_up = f"gate_up[{2 * self.k}, {self.n}]"
-        down = f"down[{self.n}, {self.k}]"
-        return f"x[{self.m}, {self.n}], {gate_up}, {down} and what lies between"
-
-    @property
     def work(self) -> Work:
         """Three matmuls' FLOP. Bytes are those of x, the weights and out, and of the hidden [m, F / tp], which is
         written and read again between the halves."""

@@ -57,10 +57,6 @@ class Attention(Case):
         return self.batch * self.heads * self.m
 
     @property
-    def operands(self) -> str:
-        return f"q, k, v and out[{self.batch}, {self.heads}, {self.m}, {self.width}]"
-
-    @property
     def work(self) -> Work:
         """Two matmuls forward, and five backward, of which one computes the scores again. Under a causal mask half of
         the FLOP counts. Bytes are those of q, k, v and out, and backward those of the four gradients and of a float for

@@ -123,7 +123,7 @@ class ArmSamples:
             "link_bytes_per_s": self.bandwidth,
             "link_off_pace": self.off_pace,
         }
-        return (dict.fromkeys(link) if self.own_fabric else link) | {
+        return ({} if self.own_fabric else link) | {
             "own_fabric": self.own_fabric,
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,

@@ -226,19 +226,17 @@ def as_frame(records: list[dict], fields: Mapping[str, Field] = FIELDS) -> DataF
 @once
 def frame(run: Run) -> DataFrame:
     """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: (FLOP/s, bytes/s)} `measured` and of the `datasheet`."""
+    {dtype: its roof, or None} `measured` and of the `datasheet`."""
     table = as_frame(records_of(run), fields_of(run))
     source = run.metadata["machine"]["source"]
-    roofs, datasheet = {}, {}
+    measured, datasheet = {}, {}
     for dtype in table["dtype"].unique():
-        if roof := memory_roof.roof_of(run, dtype):
-            roofs[dtype] = roof
-        if roof := chips.roof_of(run.metadata["machine"]["datasheet"], dtype):
-            datasheet[dtype] = roof
+        measured[dtype] = memory_roof.roof_of(run, dtype)
+        datasheet[dtype] = chips.roof_of(run.metadata["machine"]["datasheet"], dtype)
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",
         "footer": run.metadata["footer"],
-        "measured": roofs,
+        "measured": measured,
         "datasheet": datasheet,
     }
     return table

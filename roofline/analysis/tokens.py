@@ -51,9 +51,8 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
 
 
 def columns_of(name: str) -> tuple[str, str, str]:
-    """A mean and its ends: columns of `fields.toml`, or of the library of that name."""
-    low, high = COLUMNS[name].ends if name in COLUMNS else (f"{name}_low", f"{name}_high")
-    return name, low, high
+    """The columns of the library of that name: a mean and its ends."""
+    return name, f"{name}_low", f"{name}_high"
 
 
 def _fastest(run: Run, best: DataFrame) -> dict:

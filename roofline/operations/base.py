@@ -43,8 +43,6 @@ class Case:
     form: ClassVar[str]
     """The form of its id behind the name of the operation, with its fields in braces."""
     dtype: str
-    operands: Any = "its operands"
-    """Its operands in words."""
     sets = 1
     """Sets of operands that a timed run has at the least."""
     dtypes = tuple(dtype for dtype, size in ITEMSIZE.items() if size > 1)

@@ -94,10 +94,6 @@ class Matmul(Case):
         return "bf16" if ITEMSIZE[self.dtype] == 1 else self.dtype
 
     @property
-    def operands(self) -> str:
-        return f"two sets of x[{self.m}, {self.k}], w[{self.n}, {self.k}] and out[{self.m}, {self.n}]"
-
-    @property
     def work(self) -> Work:
         m = self.m
         n = self.n

@@ -6,6 +6,7 @@ launch for one rank; it counts chunks by their position in that rank's arrival o
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,12 +170,12 @@ def cut_last_waves(
         pieces[program].append(Piece(m, n, 0, chunks * chunk_steps))
         heapq.heapreplace(free, (end_s, program))
 
-    def cost_s(cut) -> float:
-        _, end_s, parts = cut
-        return end_s + PART_COST * tile_s * parts
-
-    about = left[::-1], free, arrival_s, chunk_s, chunk_steps
-    last, end_s, _ = min((_in_parts(parts, *about) for parts in range(1, most_parts + 1)), key=cost_s)
+    least_s = math.inf
+    for parts in range(1, most_parts + 1):
+        cut, cut_end_s = _in_parts(parts, left[::-1], free, arrival_s, chunk_s, chunk_steps)
+        cost_s = cut_end_s + PART_COST * tile_s * parts
+        if cost_s < least_s:
+            least_s, last, end_s = cost_s, cut, cut_end_s
     for program, piece in last:
         pieces[program].append(piece)
     return pieces, end_s
@@ -183,9 +184,9 @@ def cut_last_waves(
 def _in_parts(
     parts: int, tiles: Sequence[tuple[int, int]], free: list[tuple[float, int]],
     arrival_s: Sequence[Sequence[float]], chunk_s: float, chunk_steps: int,
-) -> tuple[list[tuple[int, Piece]], float, int]:  # fmt: skip
-    """(program, piece) of `tiles` in so many parts each, for programs that are `free` from then on; when the last ends;
-    and the parts."""
+) -> tuple[list[tuple[int, Piece]], float]:  # fmt: skip
+    """(program, piece) of `tiles` in so many parts each, for programs that are `free` from then on; and when the last
+    ends."""
     free = list(free)
     steps = len(arrival_s[0]) * chunk_steps
     pieces = []
@@ -202,8 +203,7 @@ def _in_parts(
                 now = max(now, arrival_s[m][chunk]) + width * chunk_s / chunk_steps
             heapq.heapreplace(free, (now, program))
             pieces.append((program, piece))
-    end_s, _ = max(free)
-    return pieces, end_s, parts
+    return pieces, max(free)[0]
 
 
 def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:

@@ -110,7 +110,7 @@ class PreparedCase:
         """The memory that the operands take, and that there is for them, in words."""
         taken = self.case.sets * self.case.work.device_bytes / 1e9
         there = machine.worker_bytes(self.device) / 1e9
-        return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"
+        return f"the operands take {taken:.3g} GB, a worker may take {there:.1f}"
 
     def enter(self, name: str, check: Callable[[], Entrant | Outcome], within_s: float | None = None) -> None:
         """Admit what `check()` returns, which makes the first call of `name`."""

@@ -12,55 +12,40 @@ from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import is_serial
 
 BAND = "#dddddd"
-ROW_IN, AROUND_IN = 0.44, 2.5
-"""Inches of a row, and of all that is above and below the rows."""
+ARM_IN, AROUND_IN = 0.1, 2.5
+"""Inches of an arm, and of all that is above and below the arms."""
 
-APART = 0.22
-"""Distance between the arms of one shape, in rows. A shape with more of them than fit takes more than one row."""
+GAP, OF_OP = 2, 3
+"""The room between shapes, in arms, and what there is more between operations."""
 
-HEADERS = -0.8
-"""The row of the headers beside the axes."""
+HEADERS = -6
+"""Where the headers beside the axes stand, in arms."""
 
 OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewidth": 2}
 
 
 def overlap(frame):
     """The figure; None where no case has T_gemm and T_comm."""
-    import pandas
-
     cases = style.prepared(frame)
-    drawn = cases[cases["timed"]]
-    if drawn.empty:
+    if not cases["timed"].any():
         return None
+    drawn = _placed(cases[cases["timed"]])
     looks = style.styles(drawn["contender"])
-    figure = theme.new(11, AROUND_IN)
-    axes = figure.add_subplot()
+    bottom = drawn["y"].max() + GAP
+    figure = theme.new(11, ARM_IN * (bottom - HEADERS) + AROUND_IN)
+    theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
+    axes = figure.add_subplot(ylim=(bottom, HEADERS))
     axes.use_sticky_edges = False
     axes.axvline(1, color=DARK, linewidth=2)
-    rows = []
     words = {HEADERS: "shape, wire, T_gemm / T_comm"}
-    top = -0.5
-    for op, of_op in drawn.groupby("op", sort=False):
-        words[top + 0.65] = f"{op}:"
-        top += 1
-        ranked = of_op.sort_values("ratio", kind="stable")
-        for _, arms in ranked.groupby("shape", sort=False):
-            height = max(1.0, APART * len(arms) + 0.34)
-            middle = top + height / 2
-            steps = np.arange(len(arms)) - (len(arms) - 1) / 2
-            rows.append(arms.assign(y=middle + APART * steps))
-            words[middle] = _draw_row(axes, middle, height - 0.28, arms, drawn, looks)
-            top += height
-    figure.set_figheight(ROW_IN * (top + 1.5) + AROUND_IN)
-    axes.set_ylim(top, HEADERS)
-    axes.set_yticks([*words], [*words.values()], fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     _word(axes, HEADERS, "hidden by the best arm")
-    placed = pandas.concat(rows)
+    for op, of_op in drawn.groupby("op", sort=False):
+        words[of_op["y"].min() - OF_OP] = f"{op}:"
+        for _, arms in of_op.groupby("shape", sort=False):
+            words[arms["y"].mean()] = _draw_shape(axes, arms, drawn, looks)
+    theme.name_rows(axes, words)
     for arm, look in looks.items():
-        _points(axes, arm, placed[placed["contender"] == arm], look)
-    theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
+        _points(axes, arm, drawn[drawn["contender"] == arm], look)
     links = style.link_text(drawn[~drawn["own_fabric"]])
     axes.set_title("\n".join([links, *style.left_out(cases, void=False)]))
     axes.set_xlabel(
@@ -73,16 +58,26 @@ def overlap(frame):
     return figure
 
 
+def _placed(timed):
+    """The cases by operation and ratio, with `y`, the place of each: an arm below another."""
+    op, _ = timed["op"].factorize()
+    placed = timed.assign(y=OF_OP * op).sort_values(["y", "ratio", "shape"])
+    shape, _ = placed["shape"].factorize()
+    placed["y"] += np.arange(len(placed)) + GAP * shape
+    return placed
+
+
 def _word(axes, y: float, text: str, **look) -> None:
     """Text to the right of row `y`."""
     theme.note(axes, text, (1, y), (10, 0), ("axes fraction", "data"), va="center", **look)
 
 
-def _draw_row(axes, y: float, height: float, arms, drawn, looks: dict) -> str:
+def _draw_shape(axes, arms, drawn, looks: dict) -> str:
     """The band of one shape, and the words right of it; returns those to the left."""
     first = next(arms.itertuples())
+    y = arms["y"].mean()
     both = (first.t_gemm_s + first.t_comm_s) / first.ideal_s
-    axes.barh(y, both - 1, height, left=1, color=BAND, alpha=0.5 if first.void else 1)
+    axes.barh(y, both - 1, len(arms) + 0.5, left=1, color=BAND, alpha=0.5 if first.void else 1)
     if first.void:
         _word(axes, y, style.void_text(first), color=GREY)
     hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()  # a void one has none

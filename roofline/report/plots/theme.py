@@ -86,6 +86,13 @@ def legend(figure) -> None:
     figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
 
 
+def name_rows(axes, words: dict[float, str]) -> None:
+    """Write {y: its words} left of axes whose rows are no numbers."""
+    axes.set_yticks(list(words), list(words.values()), fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
 def points(axes, xs, ys, look: dict, **errors) -> None:
     """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
     look = {"ls": "none", "markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6} | look

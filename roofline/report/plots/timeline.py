@@ -51,17 +51,15 @@ class Block(NamedTuple):
     text: str
 
 
-def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
-    """{arm: its timeline} on a shape, of arms whose transfers took time; {} of a layer, which gathers and scatters."""
-    shape = run.made(shape_id)
-    if not shape or shape.op in BOTH:
-        return {}
-    shown = {}
-    for arm in run.measured(shape_id):
-        timeline = shape.timelines.get(arm)
+def timelines_of(run: Run, cases) -> dict[str, dict]:
+    """{shape: {arm: its timeline}} of the cases whose transfers took time, but for those of a layer, which gathers and
+    scatters."""
+    timelines: dict[str, dict] = {}
+    for shape, arm in cases.loc[~cases["op"].isin(BOTH), ["shape", "contender"]].to_numpy():
+        timeline = run.shape_of(shape, arm).timelines.get(arm)
         if timeline and any(timeline["arrivals_s"]):
-            shown[arm] = timeline
-    return shown
+            timelines.setdefault(shape, {})[arm] = timeline
+    return timelines
 
 
 def link_blocks(timeline: dict) -> list[Block]:
@@ -139,20 +137,16 @@ def timeline(run: Run):
     """The figure; None where no arm has a timeline."""
     run_frame = frame_of(run)
     cases = style.prepared(run_frame)
-    by_shape = {shape: timelines_of(run, shape) for shape in cases["shape"].unique()}
-    rows = nearest_to_the_ridge(cases[cases["shape"].map(by_shape).astype(bool)])
+    timelines = timelines_of(run, cases)
+    rows = nearest_to_the_ridge(cases[cases["shape"].isin(timelines)])
     if not rows:
         return None
-    shown = []
-    for row in rows:
-        of_shape = by_shape[row.shape]
-        shown.append({arm: of_shape[arm] for arm in style.styles(of_shape)})
-    lanes = [EACH * len(of_shape) for of_shape in shown]
+    lanes = [EACH * len(timelines[row.shape]) for row in rows]
     figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
     theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
     every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
-    for axes, row, of_shape in zip(every_axes, rows, shown, strict=True):
-        _draw(axes, row, of_shape)
+    for axes, row in zip(every_axes, rows, strict=True):
+        _draw(axes, row, timelines[row.shape])
         _titles(axes, row, cases)
     theme.lay_out(figure)
     return figure
@@ -190,9 +184,7 @@ def _draw(axes, row, of_shape: dict[str, dict]) -> None:
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
     for mark_s in marks_s.values():
         axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    theme.name_rows(axes, ticks)
     axes.xaxis.set_major_formatter(EngFormatter("s"))
 
 
