@@ -100,24 +100,27 @@ def heights(axes):
     return sorted(y for bars in axes.containers for y in bars.lines[0].get_ydata())
 
 
-def test_points_and_roofs_are_in_flops(tmp_path):
+def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
     figure = memory_roofline(tmp_path, lines_of_cpu(1, 16, 100, 8192))
     records = records_of(journal.load(tmp_path / "run"))
-    (axes,) = figure.axes
+    axes, few_rows = figure.axes
     figure.draw_without_rendering()
     assert "100 GFLOP/s" in [text.get_text() for text in axes.get_yticklabels()]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     roofs = [name.partition(", ridge at")[0] for name in names[:2]]
     assert roofs == ["datasheet: 989 GFLOP/s, 4.80 GB/s", "measured: 750 GFLOP/s, 4.00 GB/s"]
     assert heights(axes) == pytest.approx(sorted(1e12 * record["tflops"] for record in records))
-    roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
-    assert roof.get_ydata()[[0, -1]] == pytest.approx([4e9 * roof.get_xdata()[0], 750e9])
+    rates = [r["device_bytes"] / r["time_s"] / 1e9 for r in records if r["m"] <= 100]
+    assert heights(few_rows) == pytest.approx(sorted(rates))
+    roof = next(line for line in few_rows.get_lines() if line.get_linewidth() == 2)
+    assert (roof.get_ydata()[0], roof.get_xdata()[-1]) == pytest.approx((4, 100))
 
 
-def test_title_is_the_finding(tmp_path):
+def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
     figure = memory_roofline(tmp_path, lines_of_cpu(4096, 8192))
     finding = "tiled: 0.500 of cublas's speed in the geometric mean over 2 shapes"
     assert figure.get_suptitle().startswith(finding)
+    assert len(figure.axes) == 1
     figure = memory_roofline(tmp_path, [*LINES[:5], *shape(16, {"cublas": 1e-6}, throttled=True)])
     assert figure.get_suptitle().startswith("FLOP/s of cublas")
     assert figure.axes[0].get_legend().get_title().get_text().endswith("; throttled in 1 of 1")

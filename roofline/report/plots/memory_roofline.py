@@ -1,4 +1,5 @@
-"""The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof."""
+"""The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof; and beside it the
+bytes/s of few rows, which a roofline hides."""
 
 import numpy as np
 
@@ -15,11 +16,14 @@ from roofline.theory.bounds import Roof
 
 ISOLINES = (0.5, 0.75, 0.9)
 
+FEW_ROWS = 64
+"""Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
+
 MARKS = (*MARKERS, "<", ">", "p")
 """Marks that tell layers at a tp, and shapes of a file, from one another."""
 
 MANY = "many shapes"
-"""The name of all shapes where there are more of them than marks: they look alike."""
+"""The name of all shapes where there are more of them than marks: they look alike, and no line joins them."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
@@ -38,16 +42,22 @@ def memory_roofline(frame):
     if cases.empty:
         return None
     cases = _placed(cases)
-    of_dtype = cases.groupby("dtype", sort=False)
-    figure = theme.new(11, 5.8 * len(of_dtype) + 0.6)
-    theme.about(figure, frame, finding(cases))
-    labels = []
-    for axes, (dtype, rows) in zip(figure.subplots(len(of_dtype), squeeze=False)[:, 0], of_dtype, strict=True):
+    panels = []
+    for dtype, rows in cases.groupby("dtype", sort=False):
         roofs = {}
         for name in ROOFS:
             if roof := frame.attrs.get(name, {}).get(dtype):
                 roofs[name] = roof
-        labels.append(_draw(axes, rows, roofs))
+        panels.append((rows, roofs, _few(rows, roofs)))
+    figure = theme.new(12.5, 5.8 * len(panels) + 0.6)
+    theme.about(figure, frame, finding(cases))
+    widths = (5, 3) if any(len(few) for _, _, few in panels) else (5,)
+    every_axes = figure.subplots(len(panels), len(widths), squeeze=False, width_ratios=widths)
+    labels = []
+    for (left, *right), (rows, roofs, few) in zip(every_axes, panels, strict=True):
+        labels.append(_draw(left, rows, roofs))
+        for axes in right:
+            _few_rows(axes, few, roofs)
     theme.separate(figure, labels)
     return figure
 
@@ -71,6 +81,13 @@ def _placed(cases):
     for end in ("", "_low", "_high"):
         cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"].fillna(cases["tflops"])
     return cases
+
+
+def _few(rows, roofs: dict[str, Roof]):
+    """The cases of few rows, and those under the ridge."""
+    ridge = roofs["measured"].ridge if "measured" in roofs else 0
+    rows = rows[rows["m"].notna()]
+    return rows[rows["m"].le(FEW_ROWS) | rows["x"].lt(ridge)]
 
 
 def finding(cases) -> str:
@@ -127,10 +144,11 @@ def _labels(axes, rows) -> list:
     return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")
 
 
-def _points(axes, cases) -> None:
-    """Points with their intervals."""
-    for _, rows in cases.groupby(["contender", "split"], sort=False):
-        look = rows[["color", "marker"]].iloc[0].to_dict()
+def _points(axes, cases, line: str = "none") -> None:
+    """Points with their intervals; a `line` joins those of a contender on one split."""
+    for (_, split), rows in cases.groupby(["contender", "split"], sort=False):
+        look = {"lw": 0.6, "ls": "none" if split == MANY else line}
+        look |= rows[["color", "marker"]].iloc[0].to_dict()
         theme.points(axes, rows["x"] * rows["aside"], rows["y"], look, yerr=style.interval(rows, "y"))
 
 
@@ -146,3 +164,26 @@ def _legend(axes, rows) -> None:
     if hot := rows["throttled"].eq(True).sum():
         title += f"; throttled in {hot} of {len(rows)}"
     axes.legend(loc="lower right", fontsize=9.5, title=title, title_fontsize=8.5)
+
+
+def _few_rows(axes, rows, roofs: dict[str, Roof]) -> None:
+    """GB/s over rows, each byte once, under what was read and what the matmul roof leaves of it."""
+    if rows.empty:
+        axes.set_axis_off()
+        return
+    rows = rows.sort_values("m").assign(x=rows["m"].astype(float))
+    for name in ("y", "y_low", "y_high"):
+        rows[name] /= 1e9 * rows["device_intensity"]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(rows["x"].unique())
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
+    axes.set_title("few rows: bytes, each once, over time")
+    _points(axes, rows, "-")
+    if "measured" in roofs:
+        known = rows.groupby("x")["device_intensity"].median()
+        xs = np.geomspace(known.index[0], known.index[-1], 200)
+        intensities = np.interp(xs, known.index, known)
+        bounds = [roofs["measured"].at(intensity) / intensity / 1e9 for intensity in intensities]
+        axes.plot(xs, bounds, color=DARK, linewidth=2)
+    axes.set_ylim(bottom=0)
