@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
+MOST_FINDINGS = 3
+"""Findings that are shown at once, here and in a terminal."""
 TEMPLATE = Path(__file__).parent / "page.html"
 
 LACKING = (
@@ -22,11 +24,23 @@ def page(title: str, markdown: str, pictures: dict[str, str]) -> str:
     """The whole file. `pictures`: {name: its SVG} of all figures that `markdown` names."""
     from markdown_it import MarkdownIt
 
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    body = folded(MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown))
     for name, svg in pictures.items():
         image = f'<p><img src="{name}.png" alt="{label(name)}" /></p>'
         body = body.replace(image, f"<figure>{inline(svg, name)}</figure>")
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(title=escape(title), body=body)
+
+
+def folded(body: str) -> str:
+    """Fold all findings but the worst, so that a figure is near."""
+    start, heading, rest = body.partition("<h2>Findings</h2>\n<ul>\n")
+    findings, end, rest = rest.partition("</ul>\n")
+    worst = findings.splitlines(keepends=True)
+    more = worst[MOST_FINDINGS:]
+    if more:
+        more = [f"</ul>\n<details><summary>{len(more)} more</summary>\n<ul>\n", *more, "</ul>\n</details>\n"]
+        end = ""
+    return "".join([start, heading, *worst[:MOST_FINDINGS], *more, end, rest])
 
 
 def label(name: str) -> str:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ANALYSES = {"overlap": overlap, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)` and `FIGURES`, of which the first
 stands beside the brief table."""
-MOST_FINDINGS = 3
-"""On a terminal."""
 
 
 def write(folder: Path, run: Run | None = None) -> list[Path]:
@@ -171,9 +169,9 @@ def terminal(run: Run) -> list[str]:
     """The worst findings, the brief tables, the summary, the ceilings and what was not measured."""
     cases = frame(run)
     worst = findings(run, cases)
-    lines = ["Findings", *worst[:MOST_FINDINGS]]
-    if len(worst) > MOST_FINDINGS:
-        lines.append(f"and {len(worst) - MOST_FINDINGS} more in the report")
+    lines = ["Findings", *worst[: html.MOST_FINDINGS]]
+    if len(worst) > html.MOST_FINDINGS:
+        lines.append(f"and {len(worst) - html.MOST_FINDINGS} more in the report")
     lines.append("")
     for section in body(run, cases):
         shown = []

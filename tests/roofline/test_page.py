@@ -121,3 +121,11 @@ def test_nothing_is_written_through_a_link_out_of_the_folder(tmp_path, refused):
     (run / "report.md").symlink_to(outside)
     assert "report.md is a link" in refused("report", str(run))
     assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("findings", "more"), [("abc", []), ("abcde", ["2", "more", "d", "e"])])
+def test_findings_but_the_worst_three_are_folded(findings, more):
+    text = html.page("", "## Findings\n\n" + "".join(f"- {letter}\n" for letter in findings) + "\n## Next\n", {})
+    shown, _, folded = text.partition("<h2>Findings</h2>")[2].partition("<h2>")[0].partition("<details>")
+    assert " ".join(Page(shown).words).split() == ["a", "b", "c"]
+    assert " ".join(Page(folded).words).split() == more
