@@ -46,7 +46,7 @@ def run(tmp_path, zygote, environment):
 
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
     words = f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2", f"--ffn-results={tmp_path / 'runs'}"
-    code, text = run("--benchmark-only", *words, "--ffn-max-seconds=0.1", "--ffn-processes=2")
+    code, text = run("--benchmark-only", *words, "--ffn-max-seconds=0.5", "--ffn-processes=2")
     assert code == 0, text
     assert "2 cases on 1 shapes" in text
     folder = next((tmp_path / "runs").iterdir())
