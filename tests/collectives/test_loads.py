@@ -12,7 +12,7 @@ from functools import partial, partialmethod
 
 import pytest
 import stand_in
-from arm_cases import options_of
+from arm_cases import ON_GPU
 
 from roofline.operations import OPERATIONS, Runners
 from roofline.operations.gathering import Sweep
@@ -31,7 +31,7 @@ class LateLoadError(Exception):
 
 def settings(wires=SWEEP.wires) -> Iterator[tuple]:
     """The runner of each operation over a link, with what its arms work on."""
-    options = options_of(device="cuda", dtype="fp16", model="256x384", gather=replace(SWEEP, wires=wires))
+    options = replace(ON_GPU, gather=replace(SWEEP, wires=wires))
     runners = Runners(options)
     for operation in OPERATIONS.values():
         if operation.analysis == "overlap":

@@ -102,9 +102,7 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
     block_launches(operands, WarmUp())
     operands.matmul = slow
     for call in range(2):
-        scatter.renew(call)
-        assert torch.equal(block_launches(operands, link), scatter.expected("block_launches"))
-        link.timeline()
+        scatter.run("block_launches", block_launches, link, call)
 
 
 def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):

@@ -19,7 +19,7 @@ import stand_in
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import Gather, Layer, Prefetch, Scatter, late_runs, options_of
+from arm_cases import OPTIONS, Gather, Layer, Prefetch, Scatter, late_runs
 
 from collectives import ffn, weight_prefetch
 from collectives.bench import ffn as layer_runs
@@ -60,7 +60,7 @@ def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
     sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
-    options = replace(options_of(gather=sweep), timed=False, world=ranks)
+    options = replace(OPTIONS, timed=False, world=ranks, gather=sweep)
 
     def wrong(operands, link):
         operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import options_of
+from arm_cases import OPTIONS
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter
@@ -23,7 +23,7 @@ from roofline.worker.ranks import Ranks
 COUNT = 2
 CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 64, "fp32", COUNT, "gloo")
-UNTIMED = replace(options_of(), timed=False)
+UNTIMED = replace(OPTIONS, timed=False)
 
 
 class World:
@@ -90,7 +90,7 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
     ],
 )
 def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, is_there):
-    names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
+    names = find(op).planner(replace(OPTIONS, **changes)).names(SimpleNamespace(wire=wire))
     assert (PEER in names) == is_there
 
 
