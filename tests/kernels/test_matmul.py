@@ -24,12 +24,8 @@ FEW_ROWS = re.compile("takes up to [0-9]+; use")
 
 
 @pytest.fixture(params=[name for name in OURS if name not in OF_FP8])
-def kernel(request, device):
-    """The contender, where it runs here."""
-    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
-    if reason := CONTENDERS[request.param].why_not(probe, probe):
-        pytest.skip(reason)  # on a GPU that is no Hopper; in the interpreter of Gluon alone
-    return CONTENDERS[request.param].load()
+def kernel(request, ours):
+    return ours(request.param)
 
 
 def refusal(kernel, case) -> str:

@@ -17,7 +17,7 @@ from kernels.experiments.trial_launches import Inspected
 from kernels.inspect import Finding, Job
 from kernels.persistent import Config
 from kernels.registry import CONTENDERS
-from kernels.tiles import choose, table
+from kernels.tiles import choose
 from kernels.waves import GpuSpec
 from roofline.operations.matmul import LAYERS, OPERATION, Matmul
 from roofline.theory.chips import find
@@ -36,12 +36,11 @@ NOW, QUICK, SLOW = (candidate("persistent", Config(128, 128, 64, 8, stages)) for
 
 
 @pytest.fixture(params=[(3, 7), (3, 8), (3, 9)], ids="{0[0]}.{0[1]}".format)
-def release(monkeypatch, request):
+def release(monkeypatch, request, read_anew):
     """The release of Triton that the checked-in tables are read for, with what was measured: nothing is compiled."""
     monkeypatch.setattr(tiles, "triton_release", lambda: request.param)
-    table.cache_clear(), choose.cache_clear()
-    yield request.param
-    table.cache_clear(), choose.cache_clear()
+    read_anew()
+    return request.param
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in OVER_K])
@@ -153,7 +152,7 @@ def tried():
     return list(candidates(EXPERIMENTS["persistent"], CASE, H100))
 
 
-def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, tables, tried, tmp_path, capsys):
+def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, on_top, tried, tmp_path, capsys):
     now, first, second, third, fourth, *_ = tried
     gpu.spills, gpu.wrong, gpu.quick, gpu.dies = [first], [second], [third], [fourth]
     assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path / 'out'}", "--minutes=0.01"]) == 0
@@ -165,9 +164,7 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     assert {*gpu.measured} == {"cublas", *tried} - {first, second, fourth}
     (row,) = json.loads((tmp_path / "out" / "persistent.json").read_text())
     assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
-    document = json.loads((tables / "sm90.json").read_text())
-    (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
-    table.cache_clear(), choose.cache_clear()
+    on_top(row)
     assert choose("persistent", "sm90", CASE.m, CASE.n, CASE.k, torch.bfloat16, H100) == third.config
 
 
