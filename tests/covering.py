@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 
 from roofline.host.arguments import Parser
@@ -69,9 +70,8 @@ def names_imported(node: ast.AST, path: str) -> list[str]:
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
         return []
-    folders = path.split("/")[:-1]
-    above = folders[: len(folders) - node.level + 1] if node.level else []
-    module = ".".join([*above, *filter(None, [node.module])])
+    package = ".".join(Path(path).parent.parts)
+    module = resolve_name("." * node.level + (node.module or ""), package)
     return [f"{module}.{alias.name}" for alias in node.names]
 
 

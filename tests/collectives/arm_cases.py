@@ -4,10 +4,13 @@ import itertools
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
+from collectives.bench.links import make_link
+from collectives.ranks import shared
 from collectives.transfers import WarmUp
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -201,6 +204,13 @@ class Prefetch:
         shares, buffers = [[*layer.chunk(ranks)] for layer in self.layers], [layer * math.nan for layer in self.layers]
         out = torch.empty(rows, columns, device=device, dtype=dtype)
         self.operands = weight_prefetch.Operands(shares, buffers, self.x, out, rank)
+
+
+def gather_over(kind, ranks, **more):
+    """A gather between ranks with GPUs over a link of this kind, and the link."""
+    share = torch.clone if kind.startswith("nccl") else partial(shared, ranks=ranks)
+    case = Gather(ranks.rank, ranks.size, alone=False, share=share, **more)
+    return case, make_link(kind, "cuda", None, ranks)
 
 
 def late_runs(case, link, calls=3, arms=None):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from arm_cases import OPTIONS
+from test_ranks_links import run
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter
@@ -44,9 +44,8 @@ def unwritten(out):
     return fresh
 
 
-def a_rank(rank, path, module, case):
-    torch.set_num_threads(1)
-    world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
+def a_rank(rank, count, path, module, case):
+    world = Ranks(dist.FileStore(path, count), rank, count)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
     operator = module.Runner.peer_operator
@@ -77,8 +76,7 @@ def a_rank(rank, path, module, case):
 
 @pytest.mark.parametrize(("module", "case"), [(all_gather_matmul, CASE), (matmul_reduce_scatter, SCATTER)])
 def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(module, case, tmp_path):
-    about = str(tmp_path / "store"), module, case
-    multiprocessing.start_processes(a_rank, about, COUNT, start_method="fork")
+    run(a_rank, COUNT, tmp_path / "store", module, case)
 
 
 @pytest.mark.parametrize(

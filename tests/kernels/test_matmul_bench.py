@@ -18,7 +18,7 @@ from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options, resolve
 from roofline.protocol.messages import Broken
 from roofline.theory import chips
-from roofline.worker.clocks import Clock
+from roofline.worker.clocks import CpuClock
 from roofline.worker.prepared import PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
@@ -147,13 +147,12 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
 def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_first_share_chooses(contender, monkeypatch):
     taken = []
 
-    class FixedClock(Clock):
-        def turn(self, calls):
-            times = []
-            for call in calls:
-                call()
-                times.append(0.5 if taken[-1] == 1 else 1.0)
-            return times
+    def turn(clock, calls):
+        times = []
+        for call in calls:
+            call()
+            times.append(0.5 if taken[-1] == 1 else 1.0)
+        return times
 
     def run(x, w, out, candidate=0):
         taken.append(candidate)
@@ -162,7 +161,7 @@ def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_firs
         return right(x, w, out)
 
     contender(run, candidates=lambda *operands: 4, describe=lambda *operands, candidate=0: f"candidate {candidate}")
-    monkeypatch.setattr(matmul.Runner, "clock", lambda self: FixedClock())
+    monkeypatch.setattr(CpuClock, "turn", turn)
     prepared = prepare()
     assert prepared.facts == {"numpy_candidate": 1}
     assert prepared.entrants["numpy"].config == "candidate 1"

@@ -314,7 +314,7 @@ def taken(subject: str, module: ModuleType, folder: Path) -> object:
         module.wait_value = links.wait_value
         return type("Wire", (links.OnMachine, module.PacedCopier), {})
     if subject == "engine":
-        vars(module).update(links.OF_ENGINE)
+        vars(module).update(links.ENGINES)
         return type("Engine", (links.OnMachine, module.PacedEngine), {})
     return module
 
