@@ -111,6 +111,14 @@ CACHE_BYTES = 2**20
 
 
 @pytest.fixture
+def machine_of(monkeypatch):
+    """`machine_of(**about)`: as if that were all that is known of the machine, with its sizes in bytes."""
+    from kernels.bench import roof
+
+    return lambda **about: monkeypatch.setattr(roof, "machine", lambda device: about)
+
+
+@pytest.fixture
 def small_cache(monkeypatch):
     """Operands rotate through a last-level cache of 1 MiB. A virtual machine may name that of its whole host, and eight
     times as much would be filled with normal values for each test."""

@@ -49,11 +49,11 @@ def modules() -> dict[str, str]:
     its fixtures uses them."""
     folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["pythonpath"]
     names = {}
-    for name in (name for name in files() if name.endswith(".py") and not name.endswith("conftest.py")):
+    for path in map(Path, files()):
         for folder in folders:
-            inside = name if folder == "." else name.removeprefix(f"{folder}/")
-            if folder == "." or inside != name:
-                names[inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = name
+            if path.suffix == ".py" and path.name != "conftest.py" and path.is_relative_to(folder):
+                parts = path.relative_to(folder).with_suffix("").parts
+                names[".".join(parts).removesuffix(".__init__")] = str(path)
     return names
 
 
@@ -96,9 +96,8 @@ def fixtures(path: str) -> dict[str, ast.FunctionDef]:
 
 @cache
 def uses(path: str) -> frozenset[str]:
-    """The files that a file uses by itself."""
-    text = (ROOT / path).read_text()
-    tree = ast.parse(text)
+    """The files that a module uses by itself."""
+    tree = ast.parse((ROOT / path).read_text())
     if path.endswith("__init__.py"):  # what a package hands on when it is asked is no use of its own
         tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
     found = set(used_by(tree, path))
@@ -107,7 +106,22 @@ def uses(path: str) -> frozenset[str]:
         if "kernels/registry.py" in found:
             named = MODULE.findall((ROOT / "kernels/registry.toml").read_text().replace(":", "."))
             found |= set(filter(None, map(file_of, named)))
-    return frozenset(found - {path})
+    for place, user in BY_NAME.items():
+        if user == path:
+            found |= {name for name in files() if name.startswith(place)}
+    return frozenset(found)
+
+
+@cache
+def all_used(test: str) -> frozenset[str]:
+    """The files that a test uses, directly or not, and its own."""
+    found = set()
+    todo = [test]
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += uses(name) if name.endswith(".py") else ()
+    return frozenset(found)
 
 
 def arguments_in(tree: ast.AST) -> set[str]:
@@ -140,22 +154,7 @@ def tests_for(*paths: str) -> list[str]:
             raise ValueError(f"{path} is no file of this checkout that is committed; name one from its root")
     if {*paths} & {*ALWAYS}:
         return tests
-    users = {}
-    for name in files():
-        if name.endswith(".py"):
-            for used in uses(name):
-                users.setdefault(used, set()).add(name)
-    for name in files():
-        for place, user in BY_NAME.items():
-            if name.startswith(place):
-                users.setdefault(name, set()).add(user)
-    found = set()
-    todo = [*paths]
-    while todo:
-        if (name := todo.pop()) not in found:
-            found.add(name)
-            todo += users.get(name, ())
-    covering = [name for name in tests if name in found]
+    covering = [name for name in tests if {*paths} & all_used(name)]
     if not covering:
         raise ValueError(f"no test uses {', '.join(paths)}; run them all")
     return covering

@@ -12,7 +12,6 @@ from test_matmul_bench import OPTIONS
 from kernels.attention import bench
 from kernels.attention.figure import PANELS, over_lengths
 from kernels.attention.operation import CONTENDERS, OPERATION, sweep
-from kernels.bench import roof
 from roofline import operations
 from roofline.account.cases import Attention
 from roofline.worker.prepared import PreparedCase
@@ -91,8 +90,8 @@ def test_who_recalls_an_earlier_result_loses_its_samples(monkeypatch):
     assert "relative error 2.00e+00" in prepared.entrants["eager"].recheck().reason
 
 
-def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
-    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 24e9})
+def test_scores_that_do_not_fit_are_told_with_both_sizes(machine_of):
+    machine_of(memory_bytes=24e9)
     long = Attention(8, 1, 16, 16384, "full", "forward", "fp32")
     reasons = {each.name: each.why_not(long, OPTIONS, []) for each in CONTENDERS}
     assert {name for name, reason in reasons.items() if reason} == {*bench.SCORED}

@@ -152,10 +152,23 @@ def tried():
     return list(candidates(EXPERIMENTS["persistent"], CASE, H100))
 
 
-def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, on_top, tried, tmp_path, capsys):
+@pytest.fixture
+def run(tmp_path):
+    """`run(name, *words)`: a trial whose entries go to the folder `out`, and which ends well."""
+
+    def run_trial(name, *words):
+        assert trial.main([name, f"--out={tmp_path / 'out'}", *words]) == 0
+
+    return run_trial
+
+
+SHORT = "--shapes", SHAPES[1], "--minutes=0.01"
+
+
+def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, on_top, tried, run, tmp_path, capsys):
     now, first, second, third, fourth, *_ = tried
     gpu.spills, gpu.wrong, gpu.quick, gpu.dies = [first], [second], [third], [fourth]
-    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path / 'out'}", "--minutes=0.01"]) == 0
+    run("persistent", *SHORT)
     message = capsys.readouterr().out
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
@@ -168,20 +181,21 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, o
     assert choose("persistent", "sm90", CASE.m, CASE.n, CASE.k, torch.bfloat16, H100) == third.config
 
 
-def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(gpu, tried, tmp_path, capsys):
+def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(
+    gpu, tried, run, tmp_path, capsys
+):
     path, first = tmp_path / "inspected.json", tried[1]
-    arguments = ["persistent", "--shapes", SHAPES[1], f"--inspected={path}"]
-    there = [*arguments, f"--out={tmp_path / 'out'}", "--minutes=0.01"]
+    there = "persistent", *SHORT, f"--inspected={path}"
     gpu.spills = [first]
-    assert trial.main([*arguments, "--dry"]) == 0
+    run(*there, "--dry")
     assert gpu.inspected == tried
     gpu.spills, gpu.inspected = [], []
-    assert trial.main(there) == 0
+    run(*there)
     assert not gpu.inspected
     assert f"left out: {first}: spills" in capsys.readouterr().out
     assert {*gpu.measured} == {"cublas", *tried} - {first}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"triton": "3.0.0"}))
-    assert trial.main(there) == 0
+    run(*there)
     assert "is of another Triton or of other source files: all is inspected here" in capsys.readouterr().out
     assert gpu.inspected == tried
 
@@ -197,7 +211,7 @@ def test_a_problem_on_one_shape_leaves_a_candidate_out_of_all(monkeypatch, capsy
 
 @pytest.mark.parametrize("watts", [700, None, 0])
 def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_is_no_0(
-    gpu, tried, tmp_path, monkeypatch, capsys, watts
+    gpu, tried, run, monkeypatch, capsys, watts
 ):
     """Without a card NVML counts nothing. A counter that stands still is none, either."""
     telemetry = SimpleNamespace(start=lambda: None, read=lambda: None, summary=dict)
@@ -207,7 +221,7 @@ def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_
     monkeypatch.setitem(EXPERIMENTS, "persistent", EXPERIMENTS["persistent"]._replace(sustained_s=1.0))
     now, first, *_, second, third = tried
     gpu.quick, gpu.wrong = [third, second], [first]
-    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path}", "--minutes=0.01"]) == 0
+    run("persistent", *SHORT)
     assert list(dict.fromkeys(gpu.alone)) == ["cublas", now, second, third]
     printed, work = capsys.readouterr().out, CASE.work.flop / 1e12
     for name, time_s in (("cublas", 0.25), (now, 0.25), (second, 0.125), (third, 0.125)):
@@ -215,7 +229,7 @@ def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_
         assert f"{CASE.id} cold {name} alone: {work / time_s:.1f} TFLOP/s, {energy}" in printed
 
 
-def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, tmp_path, monkeypatch, capsys):
+def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, run, tmp_path, monkeypatch, capsys):
     """Nothing is an entry, though one is faster than what is taken at present."""
     shapes = [f"matmul-{k}x48-shape-tp1-m128-bf16" for k in (64, 128, 512)]
     tried = {"kernels": ["persistent"], "changes": [{"num_stages": [3]}], "most": 2}
@@ -228,8 +242,7 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
         return (fixed_us[gpu.last] + cold_us + gpu.k / 1024 * 20) * 1e-6
 
     gpu.seconds_of_last = seconds_of_last
-    arguments = ["fixed", f"--out={tmp_path / 'out'}", "--minutes=0.2"]
-    assert trial.main(arguments) == 0
+    run("fixed", "--minutes=0.2")
     assert [len(clock.read) for clock in gpu.clocks] == [2, 2, 2, 1, 1, 1]
     lines = capsys.readouterr().out.splitlines()
     along_k = "us of a call do not grow with K, and each 1024 along K take 20.00 us, by 3 sizes"
@@ -245,8 +258,8 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
         (["fixed", "--dry"], " to time", 10),
     ],
 )
-def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, words, message, turns):
-    assert trial.main([*words, f"--out={tmp_path / 'out'}"]) == 0
+def test_it_ends_in_time_and_dry_it_times_nothing(gpu, run, tmp_path, capsys, words, message, turns):
+    run(*words)
     assert capsys.readouterr().out.count(message) == turns
     assert not gpu.measured
     assert not [*tmp_path.glob("out/*")]

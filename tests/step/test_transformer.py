@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels.bench import costs, roof
+from kernels.bench import costs
 from kernels.step.bench import Runner, Step, Trainer, compiled_loss, loss_of, multiplying
 from kernels.step.transformer import Decoder
 from roofline.account.cases import TransformerStep
@@ -105,8 +105,8 @@ def test_a_step_that_did_not_learn_is_refused(make):
     assert "not well below 9.2" in refused.reason
 
 
-def test_what_does_not_fit_has_both_sizes_for_a_reason(monkeypatch):
-    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 20 * 10**9})
+def test_what_does_not_fit_has_both_sizes_for_a_reason(machine_of):
+    machine_of(memory_bytes=20 * 10**9)
     case = TransformerStep(36, 1280, 16, 256, "step", "fp32")
     prepared = Runner(OPTIONS).prepare(case, ["compiled"])
     reasons = {name: rejected.reason for name, rejected in prepared.rejected.items()}
