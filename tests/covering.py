@@ -25,12 +25,12 @@ RUNS = {
 }
 """Fixture -> files and folders that its processes run, beyond what its own file names."""
 BY_NAME = {
-    "kernels/configs/": "kernels/tiles.py",
-    "collectives/device_ranks.py": "collectives/bench/links.py",
-    "kernels/machine/__main__.py": "kernels/machine/tests/test_check.py",
-    "kernels/machine/plugin.py": "kernels/machine/tests/test_package.py",
+    "kernels/tiles.py": "kernels/configs/",
+    "collectives/bench/links.py": "collectives/device_ranks.py",
+    "kernels/machine/tests/test_check.py": "kernels/machine/__main__.py",
+    "kernels/machine/tests/test_package.py": "kernels/machine/plugin.py",
 }
-"""File or folder -> who uses it by a name that is put together, or in a process."""
+"""File -> the file or folder that it uses by a name that is put together, or in a process."""
 ALWAYS = "pyproject.toml", "conftest.py", "roofline_pytest.py", "tests/conftest.py"
 """For these all tests are run."""
 MODULE = re.compile(r"\b(?:roofline|kernels|collectives|results|tests)(?:\.\w+)+")
@@ -41,6 +41,11 @@ def files() -> tuple[str, ...]:
     """All that is committed, but for the runs."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return tuple(name for name in listed.splitlines() if not name.startswith("results/reference/"))
+
+
+def beginning(places: str | tuple[str, ...]) -> set[str]:
+    """The files whose paths begin so."""
+    return {name for name in files() if name.startswith(places)}
 
 
 @cache
@@ -106,10 +111,7 @@ def uses(path: str) -> frozenset[str]:
         if "kernels/registry.py" in found:
             named = MODULE.findall((ROOT / "kernels/registry.toml").read_text().replace(":", "."))
             found |= set(filter(None, map(file_of, named)))
-    for place, user in BY_NAME.items():
-        if user == path:
-            found |= {name for name in files() if name.startswith(place)}
-    return frozenset(found)
+    return frozenset(found | beginning(BY_NAME.get(path, ())))
 
 
 @cache
@@ -141,7 +143,7 @@ def used_through_fixtures(path: str, names: set[str]) -> set[str]:
                 found |= set(used_by(node, conftest))
     for name, runs in RUNS.items():
         if name in names:
-            found |= {file for file in files() if file.startswith(runs)}
+            found |= beginning(runs)
     return found
 
 

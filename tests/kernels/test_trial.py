@@ -281,21 +281,13 @@ def inspected(folder: str) -> list:
     trial_launches.stand_in(find("H100 SXM"))
     case = Matmul("xxl", "up", 8, 512, "bf16")
     config = warpgroup.Config(256, 128, 64, 8, 4, subtile=4, gang_m=2, gang_n=13, shared_waves=2)
-    job = Job("warpgroup", config, "bf16", 90, 232_448, None)
+    job = candidate("warpgroup", config)
     launch = trial_launches.launch_of(job, case)
     hits = []
     triton.knobs.compilation.listener = lambda *, cache_hit, **about: hits.append(cache_hit)
     findings = [trial_launches.inspect_launch(job, case) for _ in range(2)]
-    wrong = trial_launches.inspect_launch(
-        Job("warpgroup", warpgroup.Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case
-    )
-    return [
-        launch.grid[0],
-        launch.args["SHARED"],
-        hits[:1],
-        findings[0].problems,
-        wrong.problems,
-    ]
+    wrong = trial_launches.inspect_launch(candidate("warpgroup", warpgroup.Config(128, 96, 64, 8, 4)), case)
+    return [launch.grid[0], launch.args["SHARED"], hits[:1], findings[0].problems, wrong.problems]
 
 
 @pytest.mark.slow

@@ -70,6 +70,11 @@ def test_what_is_right_is_taken(make):
             assert step.check_again("it", reference[0]) is None
 
 
+def refusal(step):
+    _, refused, _ = step.check("it", step.trainer.reference())
+    return refused
+
+
 def forgets_a_block(model, tokens, targets):
     blocks = model.blocks
     model.blocks = blocks[:1]
@@ -90,7 +95,7 @@ def forgets_a_block(model, tokens, targets):
 def test_a_wrong_loss_or_gradient_is_refused(make, wrong, words):
     step = make("forward")
     step.run = wrong
-    _, refused, _ = step.check("it", step.trainer.reference())
+    refused = refusal(step)
     assert refused.outcome == "failed"
     assert re.search(words, refused.reason)
 
@@ -101,8 +106,7 @@ def test_a_step_that_did_not_learn_is_refused(make):
     assert "not well below" in step.check_again("it", right_loss - 0.1).reason
     assert "not again" in make("forward").check_again("it", right_loss - 0.1).reason
     step.trainer.optimizer.step = lambda: None
-    _, refused, _ = step.check("it", step.trainer.reference())
-    assert "not well below 9.2" in refused.reason
+    assert "not well below 9.2" in refusal(step).reason
 
 
 def test_what_does_not_fit_has_both_sizes_for_a_reason(machine_of):
@@ -153,8 +157,7 @@ def test_parts_of_a_step_share_what_was_compiled(make):
     compiled = []
     for part in ("step", "forward", "backward"):
         step = make(part, run=compiled_loss)
-        _, refused, _ = step.check("it", step.trainer.reference())
-        assert refused is None
+        assert refusal(step) is None
         compiled.append(counters["stats"]["unique_graphs"])
     assert compiled[0] > 0
     assert compiled == compiled[:1] * 3
