@@ -137,9 +137,10 @@ batches = []
 def world_of(rank, count, path) -> Ranks:
     """Return the ranks as one sees them whose GPU is a stand-in."""
     stand_in.install()
-    for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
-        setattr(torch.cuda, name, value)
-    torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
+    torch.cuda.set_device = lambda gpu: None
+    torch.cuda.can_device_access_peer = lambda rank, peer: True
+    torch.cuda.device_count = lambda: count
+    device_ranks.World.backend = "gloo"
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):

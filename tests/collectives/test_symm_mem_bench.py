@@ -26,18 +26,6 @@ SCATTER = MatmulReduceScatter("128x512", "down", 1, 64, "fp32", COUNT, "gloo")
 UNTIMED = replace(OPTIONS, timed=False)
 
 
-class World:
-    """Of ranks without GPUs, with a group for torch's fallback."""
-
-    def __init__(self, ranks):
-        if not dist.is_initialized():
-            dist.init_process_group("gloo", store=ranks.fresh_store("world"), rank=ranks.rank, world_size=ranks.size)
-        self.group = dist.group.WORLD
-
-    def why_not(self, kind):
-        return None
-
-
 def unwritten(out):
     fresh = torch.empty_like(out)
     assert fresh.isnan().all(), "new memory is not poisoned"
@@ -48,6 +36,8 @@ def a_rank(rank, count, path, module, case):
     world = Ranks(dist.FileStore(path, count), rank, count)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
+    dist.init_process_group("gloo", store=world.fresh_store("world"), rank=rank, world_size=count)
+    world.world = SimpleNamespace(group=dist.group.WORLD, why_not=lambda kind: None)  # for torch's fallback
     operator = module.Runner.peer_operator
     fallback = getattr(torch.distributed._symmetric_memory, f"_{operator.__name__}_fallback")
     torch.library.impl(f"symm_mem::{operator.__name__}", "CPU")(fallback)
@@ -58,7 +48,6 @@ def a_rank(rank, count, path, module, case):
     ):
         of_rank = spoilt if rank else torch.clone
         module.Runner.peer_operator = wraps(operator)(lambda *given, of_rank=of_rank: of_rank(operator(*given)))
-        world.world = World(world)
         prepared = runner.prepare(case, ["serial", PEER])
         assert "serial" in prepared.entrants
         if reason:
