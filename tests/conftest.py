@@ -95,9 +95,6 @@ def elsewhere(tmp_path_factory):
         yield run
 
 
-CACHE_BYTES = 2**20
-
-
 @pytest.fixture
 def machine_of(monkeypatch):
     """`machine_of(**about)`: as if that were all that is known of the machine, with its sizes in bytes."""
@@ -113,7 +110,7 @@ def small_cache(monkeypatch):
     from kernels.bench import roof
 
     describe = roof.machine
-    monkeypatch.setattr(roof, "machine", lambda device: describe(device) | {"cache_bytes": CACHE_BYTES})
+    monkeypatch.setattr(roof, "machine", lambda device: describe(device) | {"cache_bytes": 2**20})
 
 
 @pytest.fixture

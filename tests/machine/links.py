@@ -181,7 +181,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
     def make(seed: int):
         rows = 256 if "row" in name else 251
-        ranks = [operands(dtype, seed, rows, 272, RANKS * 64, rank=rank, blocks=2) for rank in range(devices)]
+        ranks = [operands(dtype, seed, rows, 272, RANKS * 64, RANKS, rank, blocks=2) for rank in range(devices)]
         wires, gate = [], torch.zeros(1, dtype=torch.int32)
 
         def opens(host: Host) -> Iterator[None]:
@@ -327,8 +327,8 @@ def cases() -> list[Case]:
     listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2), arm("row_block", "bf16", 0, times=2)]
     for number, name in enumerate(ARMS):
         listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
-        listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
-        listed += [arm(name, "fp16", engine, 1e9, times=2, **more) for engine in (0, None)]
+        listed.append(arm(name, "bf16", devices=2, slots=2, **more))
+        listed += [arm(name, "fp16", engine, times=2, **more) for engine in (0, None)]
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
     listed += [layer("layer_launches", "bf16", programs=None)]

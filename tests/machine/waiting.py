@@ -43,7 +43,7 @@ def matrices(dtype: str, rows: int, columns: int, depth: int) -> list[torch.Tens
     return [padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth))]
 
 
-def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
+def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks: int, rank: int, blocks=1):
     """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
     x, out, w = matrices(dtype, rows, columns, depth)
     shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
