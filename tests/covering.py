@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 
 from roofline.host.arguments import Parser
@@ -24,12 +25,12 @@ RUNS = {
 }
 """Fixture -> files and folders that its processes run, beyond what its own file names."""
 BY_NAME = {
-    "kernels/configs/": "kernels/tiles.py",
-    "collectives/device_ranks.py": "collectives/bench/links.py",
-    "kernels/machine/__main__.py": "kernels/machine/tests/test_check.py",
-    "kernels/machine/plugin.py": "kernels/machine/tests/test_package.py",
+    "kernels/tiles.py": "kernels/configs/",
+    "collectives/bench/links.py": "collectives/device_ranks.py",
+    "kernels/machine/tests/test_check.py": "kernels/machine/__main__.py",
+    "kernels/machine/tests/test_package.py": "kernels/machine/plugin.py",
 }
-"""File or folder -> who uses it by a name that is put together, or in a process."""
+"""File -> the file or folder that it uses by a name that is put together, or in a process."""
 ALWAYS = "pyproject.toml", "conftest.py", "roofline_pytest.py", "tests/conftest.py"
 """For these all tests are run."""
 MODULE = re.compile(r"\b(?:roofline|kernels|collectives|results|tests)(?:\.\w+)+")
@@ -42,17 +43,22 @@ def files() -> tuple[str, ...]:
     return tuple(name for name in listed.splitlines() if not name.startswith("results/reference/"))
 
 
+def beginning(places: str | tuple[str, ...]) -> set[str]:
+    """The files whose paths begin so."""
+    return {name for name in files() if name.startswith(places)}
+
+
 @cache
 def modules() -> dict[str, str]:
     """{name of a module: its file}, also by the folders that pytest puts on the path. None is a conftest: who asks for
     its fixtures uses them."""
     folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["pythonpath"]
     names = {}
-    for name in (name for name in files() if name.endswith(".py") and not name.endswith("conftest.py")):
+    for path in map(Path, files()):
         for folder in folders:
-            inside = name if folder == "." else name.removeprefix(f"{folder}/")
-            if folder == "." or inside != name:
-                names[inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = name
+            if path.suffix == ".py" and path.name != "conftest.py" and path.is_relative_to(folder):
+                parts = path.relative_to(folder).with_suffix("").parts
+                names[".".join(parts).removesuffix(".__init__")] = str(path)
     return names
 
 
@@ -69,9 +75,8 @@ def names_imported(node: ast.AST, path: str) -> list[str]:
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
         return []
-    folders = path.split("/")[:-1]
-    above = folders[: len(folders) - node.level + 1] if node.level else []
-    module = ".".join([*above, *filter(None, [node.module])])
+    package = ".".join(Path(path).parent.parts)
+    module = resolve_name("." * node.level + (node.module or ""), package)
     return [f"{module}.{alias.name}" for alias in node.names]
 
 
@@ -96,9 +101,8 @@ def fixtures(path: str) -> dict[str, ast.FunctionDef]:
 
 @cache
 def uses(path: str) -> frozenset[str]:
-    """The files that a file uses by itself."""
-    text = (ROOT / path).read_text()
-    tree = ast.parse(text)
+    """The files that a module uses by itself."""
+    tree = ast.parse((ROOT / path).read_text())
     if path.endswith("__init__.py"):  # what a package hands on when it is asked is no use of its own
         tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
     found = set(used_by(tree, path))
@@ -107,7 +111,19 @@ def uses(path: str) -> frozenset[str]:
         if "kernels/registry.py" in found:
             named = MODULE.findall((ROOT / "kernels/registry.toml").read_text().replace(":", "."))
             found |= set(filter(None, map(file_of, named)))
-    return frozenset(found - {path})
+    return frozenset(found | beginning(BY_NAME.get(path, ())))
+
+
+@cache
+def all_used(test: str) -> frozenset[str]:
+    """The files that a test uses, directly or not, and its own."""
+    found = set()
+    todo = [test]
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += uses(name) if name.endswith(".py") else ()
+    return frozenset(found)
 
 
 def arguments_in(tree: ast.AST) -> set[str]:
@@ -127,7 +143,7 @@ def used_through_fixtures(path: str, names: set[str]) -> set[str]:
                 found |= set(used_by(node, conftest))
     for name, runs in RUNS.items():
         if name in names:
-            found |= {file for file in files() if file.startswith(runs)}
+            found |= beginning(runs)
     return found
 
 
@@ -140,22 +156,7 @@ def tests_for(*paths: str) -> list[str]:
             raise ValueError(f"{path} is no file of this checkout that is committed; name one from its root")
     if {*paths} & {*ALWAYS}:
         return tests
-    users = {}
-    for name in files():
-        if name.endswith(".py"):
-            for used in uses(name):
-                users.setdefault(used, set()).add(name)
-    for name in files():
-        for place, user in BY_NAME.items():
-            if name.startswith(place):
-                users.setdefault(name, set()).add(user)
-    found = set()
-    todo = [*paths]
-    while todo:
-        if (name := todo.pop()) not in found:
-            found.add(name)
-            todo += users.get(name, ())
-    covering = [name for name in tests if name in found]
+    covering = [name for name in tests if {*paths} & all_used(name)]
     if not covering:
         raise ValueError(f"no test uses {', '.join(paths)}; run them all")
     return covering

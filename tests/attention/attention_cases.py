@@ -24,6 +24,12 @@ MORE += [(16, 128, False, False), (32, 200, False, True), (64, 1, True, True), (
 MORE += [(32, 128, False, False), (64, 128, True, False), (128, 72, True, False)]
 
 
+def heads(width: int, length: int, seed: int = 0) -> list[Tensor]:
+    """q, k, v and a gradient of out, of 1 x 2 heads."""
+    random = torch.Generator().manual_seed(seed + length)
+    return [torch.randn(1, 2, length, width, generator=random) for _ in range(4)]
+
+
 def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool) -> list[Tensor]:
     """Return out, lse, and the gradients of q, k and v, in float64."""
     leaves = [tensor.double().requires_grad_() for tensor in (q, k, v)]
@@ -56,8 +62,7 @@ def attention(direction: str, width: int, length: int, causal: bool, tma: bool, 
     """A direction's kernel for two heads in bf16: for Hopper by TMA, for an A100 by pointers."""
 
     def make(seed: int):
-        random = torch.Generator().manual_seed(seed + length)
-        q, k, v, grad = (torch.randn(1, 2, length, width, generator=random).bfloat16() for _ in range(4))
+        q, k, v, grad = (tensor.bfloat16() for tensor in heads(width, length, seed))
         out, lse, dq, dk, dv = exact(q, k, v, grad, causal)
         delta = (out * grad).sum(-1).float()
         expected = {

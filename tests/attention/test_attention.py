@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention_cases import exact
+from attention_cases import exact, heads
 
 from kernels.attention import kernel
 
@@ -13,13 +13,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 @pytest.fixture
 def tensors(device):
-    """`tensors(width, length, dtype)`: q, k, v and a gradient of out, of 1 x 2 heads."""
-
-    def make(width: int, length: int, dtype: torch.dtype = torch.float16):
-        random = torch.Generator().manual_seed(length)
-        return [torch.randn(1, 2, length, width, generator=random).to(device, dtype) for _ in range(4)]
-
-    return make
+    """`tensors(width, length, dtype)`: q, k, v and a gradient of out where the tests run."""
+    return lambda *sizes, dtype=torch.float16: [tensor.to(device, dtype) for tensor in heads(*sizes)]
 
 
 def verify(q, k, v, grad, causal):
@@ -40,7 +35,7 @@ def verify(q, k, v, grad, causal):
     [(16, 129, True), (128, 70, True), (64, 200, False), (32, 256, True)],
 )
 def test_out_and_gradients_are_those_of_float64(width, length, causal, dtype, tensors):
-    verify(*tensors(width, length, dtype), causal)
+    verify(*tensors(width, length, dtype=dtype), causal)
 
 
 def test_heads_follow_one_another_however_many_run_at_a_time(tensors, monkeypatch):

@@ -7,19 +7,15 @@ import pandas
 import pytest
 import torch
 import torch.nn.functional as F
+from test_matmul_bench import OPTIONS
 
 from kernels.attention import bench
 from kernels.attention.figure import PANELS, over_lengths
 from kernels.attention.operation import CONTENDERS, OPERATION, sweep
-from kernels.bench import roof
 from roofline import operations
 from roofline.account.cases import Attention
-from roofline.operations.options import Options
 from roofline.worker.prepared import PreparedCase
 
-OPTIONS = Options(
-    device="cpu", timed=True, model="xxl/16", layers=("up",), tokens=(), tp=(1,), dtypes=("fp32",), max_seconds=1.0
-)
 EAGER = bench.eager
 
 
@@ -94,8 +90,8 @@ def test_who_recalls_an_earlier_result_loses_its_samples(monkeypatch):
     assert "relative error 2.00e+00" in prepared.entrants["eager"].recheck().reason
 
 
-def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
-    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 24e9})
+def test_scores_that_do_not_fit_are_told_with_both_sizes(machine_of):
+    machine_of(memory_bytes=24e9)
     long = Attention(8, 1, 16, 16384, "full", "forward", "fp32")
     reasons = {each.name: each.why_not(long, OPTIONS, []) for each in CONTENDERS}
     assert {name for name, reason in reasons.items() if reason} == {*bench.SCORED}
@@ -114,15 +110,20 @@ def test_tokens_that_are_asked_for_are_lengths():
     assert {case.m for case in cases} == {64}
 
 
-def test_the_figure_has_a_slope_beside_each_line():
+def figure_of(*lengths: int):
+    """Of two contenders: all times grow as the square of the length, and what only one of them saves."""
     rows = [
         dict(op="attention", contender=name, batch=8, heads=1, width=64, m=m, mask="causal", part=part)
         | dict(time_s=1e-9 * m**2, saved_bytes=float(m**power) if part == "forward" else float("nan"))
         for name, power in (("eager", 2), ("sdpa", 1))
-        for m in (256, 1024, 4096)
+        for m in lengths
         for part in ("forward", "backward")
     ]
-    figure = over_lengths(pandas.DataFrame(rows))
+    return over_lengths(pandas.DataFrame(rows))
+
+
+def test_the_figure_has_a_slope_beside_each_line():
+    figure = figure_of(256, 1024, 4096)
     powers = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert powers == [["eager: 2.0", "sdpa: 2.0"]] * 2 + [["eager: 2.0", "sdpa: 1.0"]]
     titles = [(axes.get_title("left"), axes.get_ylabel()) for axes in figure.axes]
@@ -130,11 +131,5 @@ def test_the_figure_has_a_slope_beside_each_line():
 
 
 def test_attention_of_one_length_has_no_slope_and_no_nan():
-    rows = [
-        {"op": "attention", "contender": name, "m": 256, "mask": "full", "part": part, "batch": 8, "heads": 1,
-         "width": 64, "time_s": 1e-3, "saved_bytes": 1e6 * size}
-        for name, size in (("eager", 3), ("sdpa", 1))
-        for part in ("forward", "backward")
-    ]  # fmt: skip
-    figure = over_lengths(pandas.DataFrame(rows))
+    figure = figure_of(256)
     assert not [text for axes in figure.axes for text in axes.texts if text.get_text()]

@@ -3,10 +3,14 @@
 import itertools
 import math
 import time
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
+from collectives.bench.links import make_link
+from collectives.ranks import shared
 from collectives.transfers import WarmUp
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -19,20 +23,19 @@ SIZES = {"cpu": (ROWS, WIDTH, 48), "cuda": (512, 48, 1024)}
 ARMS = [*all_gather_matmul.ARMS]
 
 
-def options_of(contenders=None, *, device="cpu", dtype="fp32", model="128x512", gather=None):
-    gather = gather or gathering.make(device, model, ranks=(4,), tokens=(1024,), tp=(1,))
-    return Options(
-        device=device,
-        timed=True,
-        model=model,
-        layers=("up",),
-        tokens=(1024,),
-        tp=(1,),
-        dtypes=(dtype,),
-        contenders=contenders,
-        max_seconds=1.0,
-        gather=gather,
-    )
+OPTIONS = Options(
+    device="cpu",
+    timed=True,
+    model="128x512",
+    layers=("up",),
+    tokens=(1024,),
+    tp=(1,),
+    dtypes=("fp32",),
+    max_seconds=1.0,
+    gather=gathering.make("cpu", "128x512", ranks=(4,), tokens=(1024,), tp=(1,)),
+)
+ON_GPU = replace(OPTIONS, device="cuda", dtypes=("fp16",), model="256x384")
+"""Whose tiles are larger, and whose dtype all arms take."""
 
 
 def all_gather(wire="0.05GBps", dtype="fp32"):
@@ -44,16 +47,12 @@ def whole_numbers(seed, *shape, most=4):
     return torch.randint(-most, most + 1, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
-def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 class Products(torch.overrides.TorchFunctionMode):
     """Lists the shapes that are multiplied."""
 
-    def __init__(self, shapes):
+    def __init__(self):
         super().__init__()
-        self.shapes = shapes
+        self.shapes = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in (torch.mm, torch.addmm):
@@ -112,6 +111,15 @@ class Scatter:
     def blocks_of(self, arm):
         """The row blocks of all transfers, in their order."""
         return (self.ranks - 1) * [0]
+
+    def run(self, name, arm, link, seed=0):
+        """Run the arm of this name over a link with other numbers, to the bit. Returns the timeline."""
+        self.renew(seed, name)
+        assert torch.equal(arm(self.operands, link), self.expected(name)), (name, self.rank, seed)
+        timeline = link.timeline()
+        assert [transfer.block for transfer in timeline.transfers] == self.blocks_of(name)
+        assert len(timeline.arrivals_s) == len(timeline.transfers)
+        return timeline
 
 
 class Layer(Scatter):
@@ -198,6 +206,13 @@ class Prefetch:
         self.operands = weight_prefetch.Operands(shares, buffers, self.x, out, rank)
 
 
+def gather_over(kind, ranks, **more):
+    """A gather between ranks with GPUs over a link of this kind, and the link."""
+    share = torch.clone if kind.startswith("nccl") else partial(shared, ranks=ranks)
+    case = Gather(ranks.rank, ranks.size, alone=False, share=share, **more)
+    return case, make_link(kind, "cuda", None, ranks)
+
+
 def late_runs(case, link, calls=3, arms=None):
     """Run each arm of a case over a link of real ranks, to the bit, each rank late in turn, with other numbers in each
     call: what a rank shares is overwritten as soon as an arm is done. Gives the arm's name and the timeline."""
@@ -205,10 +220,5 @@ def late_runs(case, link, calls=3, arms=None):
         if case.device != "cpu":  # what is loaded while a stream waits would wait for it
             arm(case.operands, WarmUp())
         for call in range(calls):
-            case.renew(10 * late + call, name)
             time.sleep(0.02 * (late == case.rank))
-            assert torch.equal(arm(case.operands, link), case.expected(name)), (name, case.rank, late, call)
-            timeline = link.timeline()
-            assert [transfer.block for transfer in timeline.transfers] == case.blocks_of(name)
-            assert len(timeline.arrivals_s) == len(timeline.transfers)
-            yield name, timeline
+            yield name, case.run(name, arm, link, 10 * late + call)

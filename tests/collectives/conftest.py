@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from arm_cases import options_of
 from cut_off import cut_off  # noqa: F401 a fixture
 
 FAST = 200e6  # bytes/s
@@ -32,11 +31,6 @@ def few_programs(monkeypatch):
 
 
 @pytest.fixture
-def options():
-    return options_of()
-
-
-@pytest.fixture
 def link(device):
     """`link(bytes_per_s=FAST, rank=0)`: the paced one where the tests run."""
     from collectives.device import PacedCopier
@@ -54,7 +48,7 @@ def troubled_link(device):
     from collectives.device import PacedCopier
     from collectives.paced import PacedThread
 
-    def make(position, seconds=0.03, dies=False, bytes_per_s=FAST, rank=0):
+    def make(position, seconds, dies=False, bytes_per_s=FAST):
         class OnCpu(PacedThread):
             def bring(self, run, index):
                 self.is_next = index == position
@@ -77,7 +71,7 @@ def troubled_link(device):
                     if not dies or part[1] <= position:
                         super().move(route, *part)
 
-        return (OnCpu if device == "cpu" else OnCuda)(bytes_per_s, rank)
+        return (OnCpu if device == "cpu" else OnCuda)(bytes_per_s)
 
     return make
 

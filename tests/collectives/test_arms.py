@@ -1,9 +1,11 @@
 """The arms over a paced link: right for every rank, on data that is late, stale or poisoned; parts are sent once they
 are computed, and added in order. Over real ranks: test_ranks_links; over a GPU's links: test_loads, and the machine."""
 
+from functools import partial
+
 import pytest
 import torch
-from arm_cases import DEPTH, ROWS, SIZES, Gather, Layer, Prefetch, Products, Scatter, normal
+from arm_cases import ROWS, SIZES, Gather, Layer, Prefetch, Products, Scatter
 from test_on_gpu import FLAGGED, NO_GPU
 
 from collectives import all_gather_matmul, weight_prefetch
@@ -29,11 +31,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, cut, ranks):
     for rank in range(ranks):
         link, case = PacedThread(FAST, rank), kind(rank, ranks)
         for call in range(3):
-            case.renew(call)
-            assert torch.equal(kind.arms[arm](case.operands, link, **cut), case.expected(arm)), (rank, call)
-            timeline = link.timeline()
-            assert [transfer.block for transfer in timeline.transfers] == case.blocks_of(arm)
-            assert len(timeline.arrivals_s) == len(timeline.transfers)
+            case.run(arm, partial(kind.arms[arm], **cut), link, call)
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(96, 96), (100, 7), (10, 8), (1, 1)])
@@ -54,16 +52,14 @@ def gather(device, dtype):
 def test_a_gather_is_right_with_a_delay_at_each_position_and_later_by_it(arm, position, gather, troubled_link):
     link = troubled_link(position if not arm.startswith("row_block") else 2 * position, seconds=0.05)
     for call in range(2):  # the first one warms up
-        gather.renew(call)
-        assert torch.equal(GATHERING[arm](gather.operands, link), gather.expected(arm))
-        timeline = link.timeline()
+        timeline = gather.run(arm, GATHERING[arm], link, call)
     assert timeline.end_s >= max(timeline.arrivals_s) >= 0.045
 
 
 @pytest.mark.gpu
 @each_gathering
 def test_dead_link_ends_the_arm_with_an_error_and_the_next_run_is_right(arm, gather, troubled_link, device):
-    wire = troubled_link(1, seconds=0.0, dies=True, rank=0)
+    wire = troubled_link(1, seconds=0.0, dies=True)
     with pytest.raises(LinkError, match=r"chunk \d .*to rank 0"):
         (GATHERING[arm](gather.operands, wire), wire.timeline())  # on a GPU it is the timeline that tells
     if device == "cuda":
@@ -75,16 +71,15 @@ def test_dead_link_ends_the_arm_with_an_error_and_the_next_run_is_right(arm, gat
 def test_chunks_that_are_here_are_taken_together():
     case = Gather(2, blocks=4)
     link = PacedThread(FAST, 2)
-    products = []
     rows = []
     operands = case.operands
     multiply = operands.matmul
     operands.chunk_plan = operands.block_plan = [1, 4]
-    with Products(products):
+    with Products() as products:
         assert torch.equal(GATHERING["chunk_launches"](operands, link), case.expected(""))
     width = operands.shards[0].shape[1]
     # Chunks 3, 0 and 1 come together: two runs of neighbours.
-    assert [w_columns[0] // width for _, w_columns in products] == [1, 2, 1]
+    assert [w_columns[0] // width for _, w_columns in products.shapes] == [1, 2, 1]
     operands.matmul = lambda x, w, out: rows.append(len(x)) or multiply(x, w, out)
     assert torch.equal(GATHERING["row_block_launches"](operands, link), case.expected(""))
     assert rows == [ROWS // 4, ROWS * 3 // 4]
@@ -157,7 +152,7 @@ def test_an_arm_ends_when_the_simulator_says(kind, arm, count, t_comm_s):
 @pytest.mark.parametrize("arm", Scatter.arms)
 def test_sums_have_one_order(arm):
     operands = Scatter().operands
-    operands.x.copy_(normal(3, ROWS, DEPTH))
+    operands.x.normal_(generator=torch.Generator().manual_seed(3))
     sums = Scatter.arms[arm](operands, PacedThread(FAST))
     in_order = operands.arrived[0].clone()
     for part in [*operands.arrived[1:-1], operands.block(operands.products, 0), operands.arrived[-1]]:
@@ -171,4 +166,4 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right():
     case.operands.products.zero_()
     with pytest.raises(LinkError, match=r"chunk 2 .* may not go yet"):
         link.wait(2)
-    assert torch.equal(Scatter.arms["block_launches"](case.operands, link), case.expected("block_launches"))
+    case.run("block_launches", Scatter.arms["block_launches"], link)

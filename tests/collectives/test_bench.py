@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from arm_cases import ARMS, Products, all_gather, options_of
+from arm_cases import ARMS, OPTIONS, Products, all_gather
 
 from collectives import device, on_device
 from collectives.all_gather_matmul import serial
@@ -48,10 +48,9 @@ each_operation = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def prepare(options):
-    """`prepare(case, names, module)`: a case as its runner prepares it."""
-    return lambda case, names=ARMS, module=all_gather_matmul: module.Runner(options).prepare(case, names)
+def prepare(case, names=ARMS, module=all_gather_matmul):
+    """A case as its runner prepares it."""
+    return module.Runner(OPTIONS).prepare(case, names)
 
 
 def roles_of(prepared):
@@ -60,7 +59,7 @@ def roles_of(prepared):
 
 
 @each_operation
-def test_arms_are_ready_beside_what_they_are_compared_with_and_looked_at(prepare, module, case):
+def test_arms_are_ready_beside_what_they_are_compared_with_and_looked_at(module, case):
     names = [*module.Runner.own_arms]
     transfers = 6 if case is LAYER else 3
     prepared = prepare(case, names, module)
@@ -96,7 +95,7 @@ def tensors() -> list[torch.Tensor]:
 
 
 @each_operation
-def test_operands_go_with_their_shape(prepare, module, case):
+def test_operands_go_with_their_shape(module, case):
     before = {id(tensor): tensor for tensor in tensors()}
     prepared = prepare(case, ["serial"], module)
     made = [weakref.ref(tensor) for tensor in tensors() if id(tensor) not in before]
@@ -106,8 +105,8 @@ def test_operands_go_with_their_shape(prepare, module, case):
     assert [ref().shape for ref in made if ref() is not None] == []
 
 
-def test_arms_multiply_by_the_contender_that_was_named(options):
-    named = replace(options, arm_matmul="numpy")
+def test_arms_multiply_by_the_contender_that_was_named():
+    named = replace(OPTIONS, arm_matmul="numpy")
     prepared = all_gather_matmul.Runner(named).prepare(all_gather(), ["serial"])
     assert roles_of(prepared) == {"gemm numpy": "gemm", "link": "link", "gemm beside link": "contended"}
     assert prepared.entrants["serial"].config.startswith("numpy ")
@@ -151,9 +150,7 @@ def behind(spoil):
         (ffn, LAYER, "all_reduce", behind(lambda mine: mine.scatter.block(mine.whole, 2).mul_(1.001)), "relative"),
     ],
 )
-def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
-    module, case, name, wrong, reason, prepare, monkeypatch
-):
+def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(module, case, name, wrong, reason, monkeypatch):
     arms = module.Runner.own_arms
     names = list(dict.fromkeys([*list(arms)[:2], name]))
     monkeypatch.setitem(arms, name, wrong(arms[name]))
@@ -165,13 +162,13 @@ def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
         assert not run().isnan().any()
 
 
-def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(prepare):
+def test_other_dtypes_than_fp32_are_skipped_on_a_cpu():
     rejected = prepare(all_gather(dtype="bf16")).rejected["serial"]
     assert rejected.outcome == "skipped"
     assert "fp32, not bf16" in rejected.reason
 
 
-def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(prepare, monkeypatch):
+def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(monkeypatch):
     used, before = [], torch.get_num_threads()
 
     def watched(operands, link):
@@ -193,10 +190,10 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(prepare, 
 
 
 @pytest.mark.parametrize(("wire", "median_s"), [("balance50", 0.045), ("ridge", 0.045), ("ridge", None)])
-def test_a_later_share_takes_what_the_first_one_chose(prepare, options, wire, median_s):
+def test_a_later_share_takes_what_the_first_one_chose(wire, median_s):
     case = all_gather(wire)
     first = prepare(case)
-    later = all_gather_matmul.Runner(options)
+    later = all_gather_matmul.Runner(OPTIONS)
     facts = first.facts | {"t_gemm_planned_s": 1e-3, REQUESTED: 12345678.0}
     medians_s = {f"gemm {first.facts['unsplit']}": median_s} if median_s else {}  # where a first pass was cut off
     later.earlier[case.id] = {"facts": facts, "medians_s": medians_s}
@@ -209,19 +206,16 @@ def test_a_later_share_takes_what_the_first_one_chose(prepare, options, wire, me
 
 def rows_multiplied(entrant) -> list[int]:
     """Of the matmuls of one call."""
-    shapes = []
-    with Products(shapes):
+    with Products() as products:
         entrant.call()
-    return [x[0] for x, _ in shapes]
+    return [x[0] for x, _ in products.shapes]
 
 
 @pytest.mark.parametrize(
     ("module", "case", "arm"),
     [(matmul_reduce_scatter, SCATTER, "block_launches"), (ffn, LAYER, "chained_launches")],
 )
-def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(
-    module, case, arm, prepare, options, monkeypatch
-):
+def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(module, case, arm, monkeypatch):
     def turns_of(calls, device, count):
         return [[1.0, 0.1, 1.3, 1.2], [2.0, 0.2, 9.9, 2.4], [4.0, 0.4, 5.2, 4.8], [None, 0.1, 0.1, 9.9]]
 
@@ -234,7 +228,7 @@ def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(
     assert max(rows_multiplied(first.entrants[arm])) == 2 * case.m // case.ranks
 
     monkeypatch.setattr(matmul_reduce_scatter, "turns_of", None)  # no later share measures it
-    later = module.Runner(options)
+    later = module.Runner(OPTIONS)
     later.earlier[case.id] = {"facts": json.loads(json.dumps(first.facts)), "medians_s": {}}
     again = later.prepare(case, ["serial", arm])
     assert again.facts["splits"] == {arm: split}
@@ -244,13 +238,13 @@ def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(
 
 @pytest.mark.parametrize(("t_gemm_s", "turns", "ranks_per_launch"), [(1e-3, 15, 2), (0.25, 8, 2), (0.6, None, 1)])
 def test_what_splitting_costs_is_measured_within_ten_seconds_and_all_ranks_take_what_the_first_found(
-    t_gemm_s, turns, ranks_per_launch, options, monkeypatch
+    t_gemm_s, turns, ranks_per_launch, monkeypatch
 ):
     counts = []
     monkeypatch.setattr(
         matmul_reduce_scatter, "turns_of", lambda calls, device, count: counts.append(count) or [[1.0] * len(calls)]
     )
-    made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
+    made = matmul_reduce_scatter.ReduceScatter(OPTIONS, SCATTER)
     made.pace.t_gemm_s, made.t_comm_s = t_gemm_s, 0.0
     made.ranks = SimpleNamespace(broadcast=lambda mine: mine and {"1": 1.2, "2": 1.1})
     arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
@@ -262,14 +256,14 @@ def test_what_splitting_costs_is_measured_within_ten_seconds_and_all_ranks_take_
 @each_operation
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_listed_is_what_runs(module, case, device):
-    runs, listed = module.Runner(options_of()).arms(case.op, device), find(case.op).planner(options_of()).arms(device)
+    runs, listed = module.Runner(OPTIONS).arms(case.op, device), find(case.op).planner(OPTIONS).arms(device)
     assert [*runs] == listed + [ALL_CORES] * (device == "cpu" and len(os.sched_getaffinity(0)) == 1)
     ours = CONTENDERS["persistent"].load()
     assert all(arm.keywords["matmul"] is ours for name, arm in runs.items() if name.endswith("_persistent"))
 
 
-def test_arms_by_ours_are_skipped_where_ours_is_the_fastest_and_else_where_it_cannot_run(options):
-    made = all_gather_matmul.AllGather(options, all_gather())
+def test_arms_by_ours_are_skipped_where_ours_is_the_fastest_and_else_where_it_cannot_run():
+    made = all_gather_matmul.AllGather(OPTIONS, all_gather())
     base, by_ours = "row_block_launches", "row_block_launches_persistent"
     assert (made.matmul_of(base), made.matmul_of(by_ours)) == (made.best, CONTENDERS["persistent"])
     assert made.why_not(by_ours) == CONTENDERS["persistent"].why_not(*made.gemms[0][:2])
@@ -277,7 +271,7 @@ def test_arms_by_ours_are_skipped_where_ours_is_the_fastest_and_else_where_it_ca
     assert f"so that {base} has it already" in made.why_not(by_ours)
 
 
-def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options, monkeypatch):
+def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(monkeypatch):
     times = []
 
     def prepare(operands, arm, *about):
@@ -285,7 +279,7 @@ def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options,
         operands.prepared[arm] = SimpleNamespace(config="2 row blocks", facts={"row_blocks": 2})
 
     monkeypatch.setattr(on_device, "prepare", prepare)
-    made = all_gather_matmul.AllGather(options, all_gather("0.002GBps"))
+    made = all_gather_matmul.AllGather(OPTIONS, all_gather("0.002GBps"))
     for _ in range(2):
         assert made.why_not("row_block") is None
     assert made.t_comm_s == pytest.approx(made.case.work.wire_bytes / 2e6)
@@ -295,7 +289,7 @@ def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options,
     assert "chunks of a multiple of 64" in made.why_not("chunk_outer")
 
 
-def test_over_a_preset_link_nothing_has_a_timeline(prepare):
+def test_over_a_preset_link_nothing_has_a_timeline():
     prepared = prepare(all_gather("preset"), ["chunk_launches"])
     assert prepared.contenders == ["serial", "chunk_launches"]
     assert roles_of(prepared) == {"gemm torch": "gemm"}
@@ -305,14 +299,14 @@ def test_over_a_preset_link_nothing_has_a_timeline(prepare):
 @pytest.mark.parametrize(
     ("wire", "bytes_per_s"), [("0.25GBps", 0.25e9), ("balance86", 1e9), ("memory0.01", 0.1e9), ("preset", None)]
 )
-def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
+def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, monkeypatch):
     monkeypatch.setattr(pace, "chip_flops", lambda *case: 86e9)
     monkeypatch.setattr(pace, "copy_bytes_per_s", lambda device: 20e9)
-    made = all_gather_matmul.AllGather(options, all_gather(wire))
+    made = all_gather_matmul.AllGather(OPTIONS, all_gather(wire))
     assert made.link().bytes_per_s == made.facts[REQUESTED] == bytes_per_s
 
 
-def test_ridge_keeps_step_with_the_matmul_of_the_rounds(prepare):
+def test_ridge_keeps_step_with_the_matmul_of_the_rounds():
     prepared = prepare(case := all_gather("ridge1.4"))
     gemm = prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call
     asked = gemm.notes()[REQUESTED]
@@ -327,9 +321,9 @@ def test_ridge_keeps_step_with_the_matmul_of_the_rounds(prepare):
 
 
 @pytest.mark.parametrize(("wire", "pinned"), [("0.05GBps", None), ("ridge1.4", 0.2e9)])
-def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned, options):
+def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned):
     case = all_gather(wire)
-    options = replace(options, wires_of=((case.id, pinned),) if pinned else ())
+    options = replace(OPTIONS, wires_of=((case.id, pinned),) if pinned else ())
     prepared = all_gather_matmul.Runner(options).prepare(case, ARMS)
     assert prepared.facts[REQUESTED] == (pinned or 0.05e9)
     assert prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call.listen is None
@@ -342,14 +336,14 @@ def test_a_matmul_takes_the_median_of_turns_as_in_a_run(monkeypatch):
     assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == [3, 3]
 
 
-def test_gather_that_would_take_for_ever_is_skipped(prepare, monkeypatch):
+def test_gather_that_would_take_for_ever_is_skipped(monkeypatch):
     monkeypatch.setattr(runner, "LONGEST_GATHER_S", 0.3)
     prepared = prepare(all_gather("0.001GBps"))
     assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in prepared.rejected["serial"].reason
 
 
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
-def test_link_that_cannot_keep_its_pace_voids_the_case(prepare, monkeypatch, slower, ready):
+def test_link_that_cannot_keep_its_pace_voids_the_case(monkeypatch, slower, ready):
     def move(link, index, source, target):
         target.copy_(source)
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)

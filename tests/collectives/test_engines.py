@@ -9,7 +9,7 @@ import ctypes
 
 import pytest
 import stand_in
-from arm_cases import Gather, Scatter, options_of
+from arm_cases import ON_GPU, Gather, Scatter
 
 from roofline.operations import Runners, find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -80,7 +80,7 @@ def by_driver(sms=(), lacks=()) -> list:
     engines.engine.cache_clear()
     if engines.engine():
         return [engines.engine()]
-    runner = Runners(options_of(device="cuda", dtype="fp16", model="256x384")).of(find(case.op))
+    runner = Runners(ON_GPU).of(find(case.op))
     prepared = runner.prepare(case, ["serial"])
     return [*prepared.entrants, *(rejected.reason for rejected in prepared.rejected.values())]
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from collectives.device import DeviceLink
 from collectives.paced import PacedThread, Threaded, Worker
 from collectives.transfers import SLICE_BYTES, LinkError, Transfer
 
@@ -77,7 +76,7 @@ def test_run_that_was_left_is_given_up_for_that_of_another_link(link, transfers,
 def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, transfers, monkeypatch, device):
     if device == "cuda":
         pytest.skip("there the copier goes on to its end")
-    patience_of(monkeypatch, 0.05)
+    monkeypatch.setattr(Threaded, "patience_s", 0.05)
     wire = troubled_link(0, seconds=0.3)
     with pytest.raises(LinkError):
         run(wire, transfers[:1])
@@ -87,8 +86,3 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
     thread.join()
     unwritten = target.isnan().all(dim=1).reshape(-1, len(transfers[0].slices(SLICE_BYTES)[0][0])).all(dim=1)
     assert unwritten.tolist() == [False, True, True]  # the one that it was about to write
-
-
-def patience_of(monkeypatch, seconds):
-    for kind in (Threaded, DeviceLink):
-        monkeypatch.setattr(kind, "patience_s", seconds)

@@ -12,7 +12,7 @@ from functools import partial, partialmethod
 
 import pytest
 import stand_in
-from arm_cases import options_of
+from arm_cases import ON_GPU
 
 from roofline.operations import OPERATIONS, Runners
 from roofline.operations.gathering import Sweep
@@ -21,8 +21,6 @@ SWEEP = Sweep(rows=(512,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), 
 ENGINES = {"paced_engine": "1GBpsengine", "pcie": "pcie"}
 """The links of copy engines, with a wire each."""
 FIRST, LATER = "first process", "later process"
-SETS = {FIRST: None, LATER: 1}
-"""Of operands, on which the runner checks an arm in a process."""
 
 
 class LateLoadError(Exception):
@@ -31,7 +29,7 @@ class LateLoadError(Exception):
 
 def settings(wires=SWEEP.wires) -> Iterator[tuple]:
     """The runner of each operation over a link, with what its arms work on."""
-    options = options_of(device="cuda", dtype="fp16", model="256x384", gather=replace(SWEEP, wires=wires))
+    options = replace(ON_GPU, gather=replace(SWEEP, wires=wires))
     runners = Runners(options)
     for operation in OPERATIONS.values():
         if operation.analysis == "overlap":
@@ -40,18 +38,18 @@ def settings(wires=SWEEP.wires) -> Iterator[tuple]:
             yield runner, runner.setting(options, case)
 
 
-def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
-    """What is wrong with `arm` where the runner checks it in a process that has loaded nothing yet; empty if nothing
-    is."""
+def wrong_with(runner, setting, arm: str, is_first: bool) -> str:
+    """What is wrong with `arm` where the runner checks it in a process that has loaded nothing yet, the first of its
+    shape or a later one; empty if nothing is."""
     from collectives.bench.runner import off_pace
     from roofline.worker.prepared import Rejection
 
     stand_in.DEVICE.forget()
     case = setting.case
     try:
-        if sets is None and (reason := off_pace(setting)):
+        if is_first and (reason := off_pace(setting)):
             return reason
-        runner.earlier = {case.id: {}} if sets else {}
+        runner.earlier = {} if is_first else {case.id: {}}
         contender = runner.contenders(case)[arm]
         if reason := runner.why_not(contender, case, setting):
             return reason
@@ -61,12 +59,12 @@ def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
     return outcome.reason if isinstance(outcome, Rejection) else ""
 
 
-def audit(settings: list[tuple], processes=tuple(SETS)) -> Iterator[tuple[tuple[str, str, str], str]]:
+def audit(settings: list[tuple], processes=(FIRST, LATER)) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Each operation, arm and process, with what is wrong there."""
     for runner, setting in settings:
         for arm in runner.arms(setting.case.op, "cuda"):
             for process in processes:
-                yield (setting.case.op, arm, process), wrong_with(runner, setting, arm, SETS[process])
+                yield (setting.case.op, arm, process), wrong_with(runner, setting, arm, process == FIRST)
 
 
 @contextlib.contextmanager

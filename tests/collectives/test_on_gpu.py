@@ -11,19 +11,16 @@ a check of all that gathers the same without the option.
 
 import os
 import time
-from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import RANKS, Gather, Scatter, late_runs
+from arm_cases import RANKS, Gather, Scatter, gather_over, late_runs
 from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import matmul_reduce_scatter, on_device
-from collectives.bench.links import make_link
 from collectives.device import PacedCopier
-from collectives.ranks import shared
 from collectives.transfers import WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
@@ -102,9 +99,7 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
     block_launches(operands, WarmUp())
     operands.matmul = slow
     for call in range(2):
-        scatter.renew(call)
-        assert torch.equal(block_launches(operands, link), scatter.expected("block_launches"))
-        link.timeline()
+        scatter.run("block_launches", block_launches, link, call)
 
 
 def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
@@ -127,9 +122,7 @@ def a_rank(rank, count, path, kind):
     members = ranks.Ranks(dist.FileStore(path, count), rank, count)
     members.world = device_ranks.World(members)
     assert members.world.why_not(kind.partition("_")[0]) is None
-    link = make_link(kind, "cuda", None, members)
-    share = partial(shared, ranks=members) if kind == "symmetric" else torch.clone
-    case = Gather(rank, count, alone=False, sizes=(512, 256, 256), blocks=4, share=share, **HERE)
+    case, link = gather_over(kind, members, sizes=(512, 256, 256), blocks=4, **HERE)
     arms = dict(case.arms)
     if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}

@@ -19,13 +19,13 @@ import stand_in
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from arm_cases import Gather, Layer, Prefetch, Scatter, late_runs, options_of
+from arm_cases import OPTIONS, Gather, Layer, Prefetch, Scatter, gather_over, late_runs
 
 from collectives import ffn, weight_prefetch
 from collectives.bench import ffn as layer_runs
 from collectives.bench.links import make_link
 from collectives.paced import PacedThread
-from collectives.ranks import Gloo, shared
+from collectives.ranks import Gloo
 from collectives.transfers import Transfer
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
@@ -60,7 +60,7 @@ def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
     sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
-    options = replace(options_of(gather=sweep), timed=False, world=ranks)
+    options = replace(OPTIONS, timed=False, world=ranks, gather=sweep)
 
     def wrong(operands, link):
         operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))
@@ -137,9 +137,10 @@ batches = []
 def world_of(rank, count, path) -> Ranks:
     """Return the ranks as one sees them whose GPU is a stand-in."""
     stand_in.install()
-    for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
-        setattr(torch.cuda, name, value)
-    torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
+    torch.cuda.set_device = lambda gpu: None
+    torch.cuda.can_device_access_peer = lambda rank, peer: True
+    torch.cuda.device_count = lambda: count
+    device_ranks.World.backend = "gloo"
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):
@@ -158,18 +159,11 @@ def world_of(rank, count, path) -> Ranks:
     return world
 
 
-def gather_over(kind, world):
-    """A gather over a link of this kind, and the link."""
-    link = make_link(kind, "cuda", None, world)
-    assert (link.kind, link.patience_s) == (kind, LATE_S)
-    share = torch.clone if kind.startswith("nccl") else functools.partial(shared, ranks=world)
-    return Gather(world.rank, world.size, alone=False, device="cuda", share=share), link
-
-
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn."""
     world = world_of(rank, count, path)
-    case, link = gather_over(kind, world)
+    case, link = gather_over(kind, world, device="cuda")
+    assert (link.kind, link.patience_s) == (kind, LATE_S)
     batches.clear()
     for name, timeline in late_runs(case, link, CALLS):
         peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
@@ -192,7 +186,7 @@ def what_is_computed(rank, count, path, kind):
 
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer, into one buffer."""
-    case, link = gather_over(kind, world_of(rank, count, path))
+    case, link = gather_over(kind, world_of(rank, count, path), device="cuda")
     step = Prefetch(rank, count, sizes=(12, 12, 16), device="cuda")
     for _ in late_runs(case, link, CALLS, {"serial": case.arms["serial"]}):
         weight_prefetch.serial(step.operands, link)

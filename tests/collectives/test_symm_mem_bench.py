@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
-from arm_cases import options_of
+from arm_cases import OPTIONS
+from test_ranks_links import run
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter
@@ -23,19 +23,7 @@ from roofline.worker.ranks import Ranks
 COUNT = 2
 CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 64, "fp32", COUNT, "gloo")
-UNTIMED = replace(options_of(), timed=False)
-
-
-class World:
-    """Of ranks without GPUs, with a group for torch's fallback."""
-
-    def __init__(self, ranks):
-        if not dist.is_initialized():
-            dist.init_process_group("gloo", store=ranks.fresh_store("world"), rank=ranks.rank, world_size=ranks.size)
-        self.group = dist.group.WORLD
-
-    def why_not(self, kind):
-        return None
+UNTIMED = replace(OPTIONS, timed=False)
 
 
 def unwritten(out):
@@ -44,11 +32,12 @@ def unwritten(out):
     return fresh
 
 
-def a_rank(rank, path, module, case):
-    torch.set_num_threads(1)
-    world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
+def a_rank(rank, count, path, module, case):
+    world = Ranks(dist.FileStore(path, count), rank, count)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
+    dist.init_process_group("gloo", store=world.fresh_store("world"), rank=rank, world_size=count)
+    world.world = SimpleNamespace(group=dist.group.WORLD, why_not=lambda kind: None)  # for torch's fallback
     operator = module.Runner.peer_operator
     fallback = getattr(torch.distributed._symmetric_memory, f"_{operator.__name__}_fallback")
     torch.library.impl(f"symm_mem::{operator.__name__}", "CPU")(fallback)
@@ -59,7 +48,6 @@ def a_rank(rank, path, module, case):
     ):
         of_rank = spoilt if rank else torch.clone
         module.Runner.peer_operator = wraps(operator)(lambda *given, of_rank=of_rank: of_rank(operator(*given)))
-        world.world = World(world)
         prepared = runner.prepare(case, ["serial", PEER])
         assert "serial" in prepared.entrants
         if reason:
@@ -77,8 +65,7 @@ def a_rank(rank, path, module, case):
 
 @pytest.mark.parametrize(("module", "case"), [(all_gather_matmul, CASE), (matmul_reduce_scatter, SCATTER)])
 def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(module, case, tmp_path):
-    about = str(tmp_path / "store"), module, case
-    multiprocessing.start_processes(a_rank, about, COUNT, start_method="fork")
+    run(a_rank, COUNT, tmp_path / "store", module, case)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +77,7 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
     ],
 )
 def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, is_there):
-    names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
+    names = find(op).planner(replace(OPTIONS, **changes)).names(SimpleNamespace(wire=wire))
     assert (PEER in names) == is_there
 
 

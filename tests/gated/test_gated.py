@@ -80,25 +80,28 @@ ABOUT = {
 
 
 @pytest.fixture
-def alone_ratios(tmp_path):
-    """`alone_ratios(without)`: of the contenders of a layer, where those of `without` have no time."""
+def layer_run(tmp_path):
+    """`layer_run(*without)`: the run of a layer, where those of `without` have no time."""
 
-    def ratios(*without: str) -> dict[str, float | None]:
+    def load(*without: str):
         lines = lines_of(CASE, LAYER_S, baseline="cublas", about=ABOUT, without=without)
-        records = records_of(journal.load(save(tmp_path / "run", [HEAD, *lines])))
-        return {record["contender"]: record["alone_ratio"] for record in records}
+        return journal.load(save(tmp_path / "run", [HEAD, *lines, END]))
 
-    return ratios
+    return load
 
 
-def test_the_win_of_a_layers_matmuls_alone(alone_ratios):
+def alone_ratios(run) -> dict[str, float | None]:
+    return {record["contender"]: record["alone_ratio"] for record in records_of(run)}
+
+
+def test_the_win_of_a_layers_matmuls_alone(layer_run):
     gain = pytest.approx(11 / 10)
-    assert alone_ratios() == {"cublas": None, "compiled": None, "unfused": gain, "fused": gain}
+    assert alone_ratios(layer_run()) == {"cublas": None, "compiled": None, "unfused": gain, "fused": gain}
 
 
 @pytest.mark.parametrize("lost", ["cublas", "down_ours", "gate_up_cublas"])
-def test_what_lacks_a_matmul_alone_or_its_baseline_has_no_such_ratio(alone_ratios, lost):
-    assert alone_ratios(lost)["fused"] is None
+def test_what_lacks_a_matmul_alone_or_its_baseline_has_no_such_ratio(layer_run, lost):
+    assert alone_ratios(layer_run(lost))["fused"] is None
 
 
 def test_work_counts_three_matmuls_and_what_lies_between():
@@ -112,9 +115,8 @@ def test_sizes_that_no_layer_has_are_refused(tp, m, problem):
         FfnGated("1024x4096", tp, m, "bf16")
 
 
-def test_a_report_has_them_beside_the_layer(tmp_path):
-    lines = lines_of(CASE, LAYER_S, baseline="cublas", about=ABOUT)
-    run = journal.load(save(tmp_path / "run", [HEAD, *lines, END]))
+def test_a_report_has_them_beside_the_layer(layer_run):
+    run = layer_run()
     text = markdown(run, sections(run, frame(run), []))
     assert "## Gated layers\n\nOf each layer the ratio" in text
     assert "| ffn_gated-1024x4096-tp1-m64-bf16 | fused | 1.333 [1.333, 1.333] | 1.100 [1.100, 1.100] |" in text

@@ -58,7 +58,19 @@ def assert_close():
 
 
 @pytest.fixture
-def tables(tmp_path, monkeypatch):
+def read_anew():
+    """`read_anew()`: tables are read again; they are after the test, too."""
+    from kernels import tiles
+
+    def forget():
+        tiles.table.cache_clear(), tiles.choose.cache_clear()
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch, read_anew):
     """The checked-in tables without what was measured, in a folder of their own, where they are looked up."""
     from kernels import tiles
 
@@ -67,8 +79,33 @@ def tables(tmp_path, monkeypatch):
         document["entries"] = [row for row in document["entries"] if not row["measured"]]
         (tmp_path / f"{arch}.json").write_text(json.dumps(document))
     monkeypatch.setattr(tiles, "FOLDER", tmp_path)
-    for read in (tiles.table, tiles.choose):
-        read.cache_clear()
-    yield tmp_path
-    for read in (tiles.table, tiles.choose):
-        read.cache_clear()
+    read_anew()
+    return tmp_path
+
+
+@pytest.fixture
+def on_top(tables, read_anew):
+    """`on_top(*rows)` writes these above all rows of the table for Hopper, which it returns."""
+    path = tables / "sm90.json"
+    document = json.loads(path.read_text())
+
+    def write(*rows: dict) -> list[dict]:
+        path.write_text(json.dumps(document | {"entries": [*rows, *document["entries"]]}))
+        read_anew()
+        return document["entries"]
+
+    return write
+
+
+@pytest.fixture
+def ours(device):
+    """`ours(name)`: a contender, where it runs here."""
+    from kernels.registry import CONTENDERS
+
+    def load(name: str):
+        probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
+        if reason := CONTENDERS[name].why_not(probe, probe):
+            pytest.skip(reason)  # on a GPU that is no Hopper; in the interpreter of Gluon alone
+        return CONTENDERS[name].load()
+
+    return load

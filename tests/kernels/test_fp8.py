@@ -58,7 +58,7 @@ def scales_written(x, w, out, scales):
 
 
 @pytest.mark.parametrize(("m", "dtype"), [(16, "fp8"), (300, "fp8_block")])
-def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_signs(m, dtype, small_cache):
+def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_signs(m, dtype):
     options = replace(OPTIONS, tokens=(m,), dtypes=(dtype,), model="200x300")
     case = Matmul("200x300", "up", 1, m, dtype)
     sets = matmul.operands(case, options)

@@ -24,20 +24,8 @@ FEW_ROWS = re.compile("takes up to [0-9]+; use")
 
 
 @pytest.fixture(params=[name for name in OURS if name not in OF_FP8])
-def kernel(request, device):
-    """The contender, where it runs here."""
-    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
-    if reason := CONTENDERS[request.param].why_not(probe, probe):
-        pytest.skip(reason)  # on a GPU that is no Hopper; in the interpreter of Gluon alone
-    return CONTENDERS[request.param].load()
-
-
-def refusal(kernel, case) -> str:
-    """Why a kernel takes no such operands; the test is skipped where it is for fewer rows."""
-    reason = CONTENDERS[kernel.name].why_not(case.x, case.w, case.out) or ""
-    if FEW_ROWS.search(reason):
-        pytest.skip(reason)
-    return reason
+def kernel(request, ours):
+    return ours(request.param)
 
 
 each_dtype = pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
@@ -48,7 +36,9 @@ each_dtype = pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.m
 def test_shapes_that_fit_no_tile(kernel, shape, dtype, operands):
     m, n, k = map(int, shape.split("x"))
     case = operands(m, n, k, dtype)
-    if reason := refusal(kernel, case):
+    if reason := CONTENDERS[kernel.name].why_not(case.x, case.w, case.out):
+        if FEW_ROWS.search(reason):
+            pytest.skip(reason)
         assert re.search(f"out has N={n}, .* TMA stores whole 16 bytes", reason)
         unit = 16 // dtype.itemsize
         case = operands(m, -(-n // unit) * unit, k, dtype)

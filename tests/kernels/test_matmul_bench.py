@@ -18,7 +18,7 @@ from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options, resolve
 from roofline.protocol.messages import Broken
 from roofline.theory import chips
-from roofline.worker.clocks import Clock
+from roofline.worker.clocks import CpuClock
 from roofline.worker.prepared import PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
@@ -147,13 +147,12 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
 def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_first_share_chooses(contender, monkeypatch):
     taken = []
 
-    class FixedClock(Clock):
-        def turn(self, calls):
-            times = []
-            for call in calls:
-                call()
-                times.append(0.5 if taken[-1] == 1 else 1.0)
-            return times
+    def turn(clock, calls):
+        times = []
+        for call in calls:
+            call()
+            times.append(0.5 if taken[-1] == 1 else 1.0)
+        return times
 
     def run(x, w, out, candidate=0):
         taken.append(candidate)
@@ -162,7 +161,7 @@ def test_a_library_is_checked_and_called_by_its_fastest_candidate_which_the_firs
         return right(x, w, out)
 
     contender(run, candidates=lambda *operands: 4, describe=lambda *operands, candidate=0: f"candidate {candidate}")
-    monkeypatch.setattr(matmul.Runner, "clock", lambda self: FixedClock())
+    monkeypatch.setattr(CpuClock, "turn", turn)
     prepared = prepare()
     assert prepared.facts == {"numpy_candidate": 1}
     assert prepared.entrants["numpy"].config == "candidate 1"
@@ -241,16 +240,15 @@ def test_operands_rotate_beyond_the_cache():
 
 
 @pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (65, 9.5, 2)])
-def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, memory_sets, expected):
+def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(machine_of, m, memory_sets, expected):
     case, options = Matmul("64,64", "up", 1, m, "fp32"), dataclasses.replace(OPTIONS, tokens=(m,))
-    memory_bytes = memory_sets * case.work.device_bytes / matmul.POOL
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 1, "memory_bytes": memory_bytes})
+    machine_of(cache_bytes=1, memory_bytes=memory_sets * case.work.device_bytes / matmul.POOL)
     assert len(matmul.operands(case, options)) == expected
 
 
-def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_told(monkeypatch):
+def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_told(machine_of, monkeypatch):
     options = dataclasses.replace(OPTIONS, model="256,1024", layers=("up", "down"), tokens=(1, 2048))
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**24, "memory_bytes": 2**40})
+    machine_of(cache_bytes=2**24, memory_bytes=2**40)
     whole, pool, taken = {case.id: len(matmul.operands(case, options)) for case in sweep(options)}, matmul._pool, {}
     monkeypatch.setattr(matmul, "worker_bytes", lambda device: 10**8)
     monkeypatch.setattr(matmul, "_pool", lambda *about: taken.setdefault(about, pool(*about)))
@@ -261,9 +259,9 @@ def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_tol
 
 
 @pytest.fixture
-def small_probes(monkeypatch):
+def small_probes(machine_of):
     """Probes of a machine with little cache and memory: `small_probes(dtypes)`."""
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**18})
+    machine_of(cache_bytes=2**40, memory_bytes=24 * 2**18)
     return lambda *dtypes: roof.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
 
 
@@ -280,9 +278,8 @@ def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(sma
     [(7 * 2**20, 10 * 10**9, 416_666_666), (72 * 2**20, 24 * 10**9, 10**9), (50 * 2**20, 80 * 10**9, 2**31)],
     ids=["a slice of an H100", "RTX 4090", "H100"],
 )
-def test_probes_of_a_gpu_fit_beside_its_operands(monkeypatch, cache_bytes, memory_bytes, expected_bytes):
-    about = {"cache_bytes": cache_bytes, "memory_bytes": memory_bytes}
-    monkeypatch.setattr(roof, "machine", lambda device: about)
+def test_probes_of_a_gpu_fit_beside_its_operands(machine_of, cache_bytes, memory_bytes, expected_bytes):
+    machine_of(cache_bytes=cache_bytes, memory_bytes=memory_bytes)
     probe_bytes = roof.beyond_cache_bytes("cuda")
     assert probe_bytes == expected_bytes
     assert 4 * probe_bytes + matmul.POOL * memory_bytes < memory_bytes

@@ -1,6 +1,5 @@
 """The tile tables: every shape finds an entry, every entry says what is known about it."""
 
-import json
 from dataclasses import replace
 from itertools import product
 
@@ -38,19 +37,6 @@ def test_every_entry_says_what_is_known_and_what_was_measured_is_found(arch):
             assert entry.measured.keys() >= MEASURED_FIELDS
             shape, gpu = (entry.m_max, entry.n, entry.k), replace(H200, sms=entry.measured.get("sms", H200.sms))
             assert choose(entry.kernel, arch, *shape, DTYPES[entry.dtypes[0]], gpu) == entry.config
-
-
-@pytest.fixture
-def on_top(tables):
-    """`on_top(*rows)` writes these above all rows of the table for Hopper, which it returns."""
-    document = json.loads((tables / "sm90.json").read_text())
-
-    def write(*rows: dict) -> list[dict]:
-        (tables / "sm90.json").write_text(json.dumps(document | {"entries": [*rows, *document["entries"]]}))
-        tiles.table.cache_clear(), choose.cache_clear()
-        return document["entries"]
-
-    return write
 
 
 def test_what_was_measured_comes_before_the_model_on_as_many_sms(on_top):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_matmul_bench import OPTIONS
 
-from kernels.bench import checks, roof
+from kernels.bench import checks
 from roofline import operations
 from roofline.operations import contenders
 from roofline.protocol.messages import Broke, Rejected
@@ -77,9 +77,9 @@ KINDS = {
 
 
 @pytest.fixture
-def measured(tmp_path, monkeypatch):
+def measured(tmp_path, monkeypatch, machine_of):
     """`measured(how, m)` are the rejections of a contender of a user's that was timed, by the reason of each."""
-    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**12, "memory_bytes": 2**33, "chip": ""})
+    machine_of(cache_bytes=2**12, memory_bytes=2**33, chip="")
     monkeypatch.setattr(rounds, "LOOKED_AT", 1.0)  # the fewest rounds of a busy machine are looks enough
 
     def measure(how, m):

@@ -17,7 +17,7 @@ from kernels.experiments.trial_launches import Inspected
 from kernels.inspect import Finding, Job
 from kernels.persistent import Config
 from kernels.registry import CONTENDERS
-from kernels.tiles import choose, table
+from kernels.tiles import choose
 from kernels.waves import GpuSpec
 from roofline.operations.matmul import LAYERS, OPERATION, Matmul
 from roofline.theory.chips import find
@@ -36,12 +36,11 @@ NOW, QUICK, SLOW = (candidate("persistent", Config(128, 128, 64, 8, stages)) for
 
 
 @pytest.fixture(params=[(3, 7), (3, 8), (3, 9)], ids="{0[0]}.{0[1]}".format)
-def release(monkeypatch, request):
+def release(monkeypatch, request, read_anew):
     """The release of Triton that the checked-in tables are read for, with what was measured: nothing is compiled."""
     monkeypatch.setattr(tiles, "triton_release", lambda: request.param)
-    table.cache_clear(), choose.cache_clear()
-    yield request.param
-    table.cache_clear(), choose.cache_clear()
+    read_anew()
+    return request.param
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in OVER_K])
@@ -153,10 +152,23 @@ def tried():
     return list(candidates(EXPERIMENTS["persistent"], CASE, H100))
 
 
-def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, tables, tried, tmp_path, capsys):
+@pytest.fixture
+def run(tmp_path):
+    """`run(name, *words)`: a trial whose entries go to the folder `out`, and which ends well."""
+
+    def run_trial(name, *words):
+        assert trial.main([name, f"--out={tmp_path / 'out'}", *words]) == 0
+
+    return run_trial
+
+
+SHORT = "--shapes", SHAPES[1], "--minutes=0.01"
+
+
+def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, on_top, tried, run, tmp_path, capsys):
     now, first, second, third, fourth, *_ = tried
     gpu.spills, gpu.wrong, gpu.quick, gpu.dies = [first], [second], [third], [fourth]
-    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path / 'out'}", "--minutes=0.01"]) == 0
+    run("persistent", *SHORT)
     message = capsys.readouterr().out
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
@@ -165,26 +177,25 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     assert {*gpu.measured} == {"cublas", *tried} - {first, second, fourth}
     (row,) = json.loads((tmp_path / "out" / "persistent.json").read_text())
     assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
-    document = json.loads((tables / "sm90.json").read_text())
-    (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
-    table.cache_clear(), choose.cache_clear()
+    on_top(row)
     assert choose("persistent", "sm90", CASE.m, CASE.n, CASE.k, torch.bfloat16, H100) == third.config
 
 
-def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(gpu, tried, tmp_path, capsys):
+def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(
+    gpu, tried, run, tmp_path, capsys
+):
     path, first = tmp_path / "inspected.json", tried[1]
-    arguments = ["persistent", "--shapes", SHAPES[1], f"--inspected={path}"]
-    there = [*arguments, f"--out={tmp_path / 'out'}", "--minutes=0.01"]
+    there = "persistent", *SHORT, f"--inspected={path}"
     gpu.spills = [first]
-    assert trial.main([*arguments, "--dry"]) == 0
+    run(*there, "--dry")
     assert gpu.inspected == tried
     gpu.spills, gpu.inspected = [], []
-    assert trial.main(there) == 0
+    run(*there)
     assert not gpu.inspected
     assert f"left out: {first}: spills" in capsys.readouterr().out
     assert {*gpu.measured} == {"cublas", *tried} - {first}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"triton": "3.0.0"}))
-    assert trial.main(there) == 0
+    run(*there)
     assert "is of another Triton or of other source files: all is inspected here" in capsys.readouterr().out
     assert gpu.inspected == tried
 
@@ -200,7 +211,7 @@ def test_a_problem_on_one_shape_leaves_a_candidate_out_of_all(monkeypatch, capsy
 
 @pytest.mark.parametrize("watts", [700, None, 0])
 def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_is_no_0(
-    gpu, tried, tmp_path, monkeypatch, capsys, watts
+    gpu, tried, run, monkeypatch, capsys, watts
 ):
     """Without a card NVML counts nothing. A counter that stands still is none, either."""
     telemetry = SimpleNamespace(start=lambda: None, read=lambda: None, summary=dict)
@@ -210,7 +221,7 @@ def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_
     monkeypatch.setitem(EXPERIMENTS, "persistent", EXPERIMENTS["persistent"]._replace(sustained_s=1.0))
     now, first, *_, second, third = tried
     gpu.quick, gpu.wrong = [third, second], [first]
-    assert trial.main(["persistent", "--shapes", SHAPES[1], f"--out={tmp_path}", "--minutes=0.01"]) == 0
+    run("persistent", *SHORT)
     assert list(dict.fromkeys(gpu.alone)) == ["cublas", now, second, third]
     printed, work = capsys.readouterr().out, CASE.work.flop / 1e12
     for name, time_s in (("cublas", 0.25), (now, 0.25), (second, 0.125), (third, 0.125)):
@@ -218,7 +229,7 @@ def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_
         assert f"{CASE.id} cold {name} alone: {work / time_s:.1f} TFLOP/s, {energy}" in printed
 
 
-def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, tmp_path, monkeypatch, capsys):
+def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, run, tmp_path, monkeypatch, capsys):
     """Nothing is an entry, though one is faster than what is taken at present."""
     shapes = [f"matmul-{k}x48-shape-tp1-m128-bf16" for k in (64, 128, 512)]
     tried = {"kernels": ["persistent"], "changes": [{"num_stages": [3]}], "most": 2}
@@ -231,8 +242,7 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
         return (fixed_us[gpu.last] + cold_us + gpu.k / 1024 * 20) * 1e-6
 
     gpu.seconds_of_last = seconds_of_last
-    arguments = ["fixed", f"--out={tmp_path / 'out'}", "--minutes=0.2"]
-    assert trial.main(arguments) == 0
+    run("fixed", "--minutes=0.2")
     assert [len(clock.read) for clock in gpu.clocks] == [2, 2, 2, 1, 1, 1]
     lines = capsys.readouterr().out.splitlines()
     along_k = "us of a call do not grow with K, and each 1024 along K take 20.00 us, by 3 sizes"
@@ -248,8 +258,8 @@ def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu,
         (["fixed", "--dry"], " to time", 10),
     ],
 )
-def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, words, message, turns):
-    assert trial.main([*words, f"--out={tmp_path / 'out'}"]) == 0
+def test_it_ends_in_time_and_dry_it_times_nothing(gpu, run, tmp_path, capsys, words, message, turns):
+    run(*words)
     assert capsys.readouterr().out.count(message) == turns
     assert not gpu.measured
     assert not [*tmp_path.glob("out/*")]
@@ -271,21 +281,13 @@ def inspected(folder: str) -> list:
     trial_launches.stand_in(find("H100 SXM"))
     case = Matmul("xxl", "up", 8, 512, "bf16")
     config = warpgroup.Config(256, 128, 64, 8, 4, subtile=4, gang_m=2, gang_n=13, shared_waves=2)
-    job = Job("warpgroup", config, "bf16", 90, 232_448, None)
+    job = candidate("warpgroup", config)
     launch = trial_launches.launch_of(job, case)
     hits = []
     triton.knobs.compilation.listener = lambda *, cache_hit, **about: hits.append(cache_hit)
     findings = [trial_launches.inspect_launch(job, case) for _ in range(2)]
-    wrong = trial_launches.inspect_launch(
-        Job("warpgroup", warpgroup.Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case
-    )
-    return [
-        launch.grid[0],
-        launch.args["SHARED"],
-        hits[:1],
-        findings[0].problems,
-        wrong.problems,
-    ]
+    wrong = trial_launches.inspect_launch(candidate("warpgroup", warpgroup.Config(128, 96, 64, 8, 4)), case)
+    return [launch.grid[0], launch.args["SHARED"], hits[:1], findings[0].problems, wrong.problems]
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
     benchmark, without gaps. Raises ValueError where it cannot be loaded."""
     function, (m, n, k) = contenders.load(contenders.parse(place)), shape
 
-    def make(seed: int, device: str = "cpu"):
+    def make(seed: int):
         x, w = (whole_numbers(torch.empty(rows, k, dtype=DTYPES[dtype]), seed + i) for i, rows in enumerate((m, n)))
         out, before = empty_out(x, w).fill_(math.nan), (x.clone(), w.clone())
         scales = scales_of(x, w, seed, by_block=dtype == "fp8_block")

@@ -67,10 +67,6 @@ def copy(source: Tensor, target: Tensor) -> None:
     mover.launch(device_links.copy_launch(mover.prepared([protocol.Transfer(0, 0, source, target)]), 0, 1, NO_PACE))
 
 
-OF_ENGINE = dict(engine=lambda: "machine", COPIES={"machine": copy})
-"""What takes the place of those of `collectives.engines`."""
-
-
 class Event:
     """A stamp."""
 
@@ -84,8 +80,14 @@ class Event:
         return 1e-6 * (int(end.time) - int(self.time))
 
 
-OVER_PCIE = dict(copy_matrix=copy, host_memory=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8))
-"""Likewise: all memory of the machine is one, so that what is gathered goes out and comes back, as what is computed."""
+ENGINES = dict(
+    engine=lambda: "machine",
+    COPIES={"machine": copy},
+    copy_matrix=copy,
+    host_memory=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
+)
+"""What takes the place of those of `collectives.engines`. All memory of the machine is one, so that what is gathered
+over PCIe goes out and comes back, as what is computed."""
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         patches.enter_context(patch.multiple(torch.cuda, **cuda))
         patches.enter_context(patch.object(KernelLaunch, "run", run))
         patches.enter_context(patch.multiple(device_links, wait_value=wait_value, write_value=write_value))
-        patches.enter_context(patch.multiple(engines, **OF_ENGINE, **OVER_PCIE))
+        patches.enter_context(patch.multiple(engines, **ENGINES))
         patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
         patches.enter_context(patch.object(hopper, "require_hopper"))
         patches.enter_context(patch.dict(workspace.KEPT, clear=True))  # a device has its own
@@ -179,7 +181,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
     def make(seed: int):
         rows = 256 if "row" in name else 251
-        ranks = [operands(dtype, seed, rows, 272, RANKS * 64, rank=rank, blocks=2) for rank in range(devices)]
+        ranks = [operands(dtype, seed, rows, 272, RANKS * 64, RANKS, rank, blocks=2) for rank in range(devices)]
         wires, gate = [], torch.zeros(1, dtype=torch.int32)
 
         def opens(host: Host) -> Iterator[None]:
@@ -325,8 +327,8 @@ def cases() -> list[Case]:
     listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2), arm("row_block", "bf16", 0, times=2)]
     for number, name in enumerate(ARMS):
         listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
-        listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
-        listed += [arm(name, "fp16", engine, 1e9, times=2, **more) for engine in (0, None)]
+        listed.append(arm(name, "bf16", devices=2, slots=2, **more))
+        listed += [arm(name, "fp16", engine, times=2, **more) for engine in (0, None)]
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
     listed += [layer("layer_launches", "bf16", programs=None)]

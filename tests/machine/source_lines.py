@@ -16,15 +16,20 @@ from triton.compiler.code_generator import CodeGenerator
 
 from kernels.machine.core.machine import Machine
 from kernels.machine.core.program import Program, Step
-from kernels.tiles import triton_release
 
 ROOT = Path(__file__).parents[2]
 PLACES = "kernels/*.py", "kernels/experiments/*.py", "kernels/bench/*.py", "collectives/*.py"
 """Where kernels are shipped."""
-NEEDS = {"odd widths": (3, 9), "clusters": (3, 8)}
-"""Releases of Triton that compile what is marked UNTIMED for these."""
-BY_RELEASE = 'hasattr(buffer, "_reinterpret")', "POLLS", "READ_ONCE is None", "len(acc) == 1"
-"""Conditions that hold for some releases of Triton, or for what a release lacks: the other branch is not compiled."""
+BY_RELEASE = (
+    'hasattr(buffer, "_reinterpret")',
+    "POLLS",
+    "READ_ONCE is None",
+    "len(acc) == 1",
+    "# UNTIMED (odd widths)",
+    "# UNTIMED (clusters)",
+)
+"""What stands beside a condition that holds for some releases of Triton, or for what a release lacks: the other branch
+is not compiled."""
 
 
 def lines_of(path: Path) -> dict[int, bool]:
@@ -37,10 +42,15 @@ def lines_of(path: Path) -> dict[int, bool]:
             body = function.body[1:] if ast.get_docstring(function) else function.body
             lines |= dict.fromkeys(first_lines(body), True)
             for node in ast.walk(function):
-                if isinstance(node, ast.If) and ast.unparse(node.test).replace("'", '"') in BY_RELEASE:
+                if isinstance(node, ast.If) and is_by_release(node, text):
                     lines |= dict.fromkeys(first_lines(node.body + node.orelse), False)
-    later = lines_for_a_later_triton(text)
-    return {line: always for line, always in sorted(lines.items()) if line not in later}
+    return dict(sorted(lines.items()))
+
+
+def is_by_release(node: ast.If, text: str) -> bool:
+    branches = (node.orelse or node.body)[0].lineno
+    head = "\n".join(text.splitlines()[node.lineno - 1 : branches - 1])
+    return any(condition in head for condition in BY_RELEASE)
 
 
 def first_lines(body: list[ast.stmt]) -> list[int]:
@@ -52,22 +62,6 @@ def shipped() -> dict[str, dict[int, bool]]:
     paths = [path for place in PLACES for path in sorted(ROOT.glob(place))]
     by_file = {str(path.relative_to(ROOT)): lines_of(path) for path in paths}
     return {name: lines for name, lines in by_file.items() if lines}
-
-
-def lines_for_a_later_triton(text: str) -> set[int]:
-    """The lines inside of blocks that are marked for what this Triton lacks."""
-    lacking = [f"# UNTIMED ({name})" for name, release in NEEDS.items() if release > triton_release()]
-    lines = set()
-    outside = None
-    for number, line in enumerate(text.splitlines(), 1):
-        indent = len(line) - len(line.lstrip())
-        if outside is not None and line.strip() and indent <= outside:
-            outside = None
-        if outside is not None:
-            lines.add(number)
-        elif any(mark in line for mark in lacking):
-            outside = indent
-    return lines
 
 
 @dataclass
@@ -128,16 +122,3 @@ def places(program: Program, number: int, step: Step) -> set[tuple[str, int]]:
     kernel = program.kernel
     sources = {inst.source for inst in kernel.code[number : number + (step.count or 1)]} & kernel.paths.keys()
     return {(kernel.paths[source], int(source.rpartition(":")[2])) for source in sources}
-
-
-def as_text(lines: Lines) -> str:
-    """A line for each file of kernels, and each of its lines that is missing, where others are not."""
-    rows = []
-    missing = lines.missing()
-    for name, all_lines in shipped().items():
-        left = missing.get(name, [])
-        done = len(all_lines) - len(left)
-        rows.append(f"{name}: {done} of {len(all_lines)} lines")
-        text = (ROOT / name).read_text().splitlines()
-        rows.extend(f"    {number}: {text[number - 1].strip()}" for number in left if done)
-    return "\n".join(rows)

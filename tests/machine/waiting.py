@@ -43,7 +43,7 @@ def matrices(dtype: str, rows: int, columns: int, depth: int) -> list[torch.Tens
     return [padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth))]
 
 
-def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
+def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks: int, rank: int, blocks=1):
     """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
     x, out, w = matrices(dtype, rows, columns, depth)
     shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
@@ -137,20 +137,20 @@ def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *,
     return behind_flags(kernel, f"{name} {dtype}, {ranks} x {steps} steps of {config}", prepare, flags_are, **more)
 
 
-def for_rows(dtype: str, entry=("pieces_flags", 0), flags_are="late", *, ranks=RANKS, depth=328, **more) -> Case:
+def for_rows(dtype: str, entry=("pieces_flags", 0), flags_are="late", *, depth=328, **more) -> Case:
     """The kernel that waits for rows; or the one that tells of them, which nobody reads: all is here."""
     config, tells = config_of(entry, dtype), entry[0].startswith("pieces_counters")
 
     def prepare(seed: int) -> Prepared:
-        rows, columns = ranks * config.block_m, (1 + tells) * config.block_n - 8
+        rows, columns = RANKS * config.block_m, (1 + tells) * config.block_n - 8
         x, out, w = matrices(dtype, rows, columns, depth)
         source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
         whole_numbers(w, seed + 1)
-        order = random.Random(seed).sample(range(ranks), ranks)
+        order = random.Random(seed).sample(range(RANKS), RANKS)
         by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
-        (own, its_source), *parts = [(x.chunk(ranks)[rank], source.chunk(ranks)[rank]) for rank in order]
+        (own, its_source), *parts = [(x.chunk(RANKS)[rank], source.chunk(RANKS)[rank]) for rank in order]
         own.copy_(its_source)
-        counters = torch.full((ranks - 1,), seed, dtype=torch.int32), torch.zeros(ranks - 1, dtype=torch.int64)
+        counters = torch.full((RANKS - 1,), seed, dtype=torch.int32), torch.zeros(RANKS - 1, dtype=torch.int64)
 
         def launch(signals: Signals) -> KernelLaunch:
             about = (None, counters) if tells else (signals, None)
@@ -158,7 +158,7 @@ def for_rows(dtype: str, entry=("pieces_flags", 0), flags_are="late", *, ranks=R
 
         def wrong() -> str:
             grown, tiles_told = (counters[0] - seed).tolist(), 2 * tells
-            if grown != [tiles_told] * (ranks - 1):
+            if grown != [tiles_told] * (RANKS - 1):
                 return f"counters have grown by {grown}, {tiles_told} tiles each are right"
             return differences(out, x, w, (source, w))
 

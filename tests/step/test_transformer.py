@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels.bench import costs, roof
+from kernels.bench import costs
 from kernels.step.bench import Runner, Step, Trainer, compiled_loss, loss_of, multiplying
 from kernels.step.transformer import Decoder
 from roofline.account.cases import TransformerStep
@@ -70,6 +70,11 @@ def test_what_is_right_is_taken(make):
             assert step.check_again("it", reference[0]) is None
 
 
+def refusal(step):
+    _, refused, _ = step.check("it", step.trainer.reference())
+    return refused
+
+
 def forgets_a_block(model, tokens, targets):
     blocks = model.blocks
     model.blocks = blocks[:1]
@@ -90,7 +95,7 @@ def forgets_a_block(model, tokens, targets):
 def test_a_wrong_loss_or_gradient_is_refused(make, wrong, words):
     step = make("forward")
     step.run = wrong
-    _, refused, _ = step.check("it", step.trainer.reference())
+    refused = refusal(step)
     assert refused.outcome == "failed"
     assert re.search(words, refused.reason)
 
@@ -101,12 +106,11 @@ def test_a_step_that_did_not_learn_is_refused(make):
     assert "not well below" in step.check_again("it", right_loss - 0.1).reason
     assert "not again" in make("forward").check_again("it", right_loss - 0.1).reason
     step.trainer.optimizer.step = lambda: None
-    _, refused, _ = step.check("it", step.trainer.reference())
-    assert "not well below 9.2" in refused.reason
+    assert "not well below 9.2" in refusal(step).reason
 
 
-def test_what_does_not_fit_has_both_sizes_for_a_reason(monkeypatch):
-    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 20 * 10**9})
+def test_what_does_not_fit_has_both_sizes_for_a_reason(machine_of):
+    machine_of(memory_bytes=20 * 10**9)
     case = TransformerStep(36, 1280, 16, 256, "step", "fp32")
     prepared = Runner(OPTIONS).prepare(case, ["compiled"])
     reasons = {name: rejected.reason for name, rejected in prepared.rejected.items()}
@@ -153,8 +157,7 @@ def test_parts_of_a_step_share_what_was_compiled(make):
     compiled = []
     for part in ("step", "forward", "backward"):
         step = make(part, run=compiled_loss)
-        _, refused, _ = step.check("it", step.trainer.reference())
-        assert refused is None
+        assert refusal(step) is None
         compiled.append(counters["stats"]["unique_graphs"])
     assert compiled[0] > 0
     assert compiled == compiled[:1] * 3
