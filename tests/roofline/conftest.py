@@ -1,5 +1,6 @@
 """A small benchmark project on a fake clock, run by a real pytest in a process of its own."""
 
+import functools
 import json
 import os
 import re
@@ -170,25 +171,22 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    Shares run in the process of pytest itself, unless `shares` has them be "forks" of it, or "new" processes. `more`
-    follows its conftest, `fault`, `passes` and `processes` are FAULT, PASSES and PROCESSES in the environment, to which
-    `env` adds.
-    `file_bytes` limits the size of the files that may be written, as a full disk would.
+    `more` follows its conftest. `file_bytes` limits the size of the files that may be written, as a full disk would.
+    What else is named is a variable of the environment, as `fault`, `passes`, `processes` and `slower`. Shares run in
+    the process of pytest itself, unless `shares` has them be "forks" of it, or "new" processes.
     """
 
     def run(
-        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, shares="", env=None,
-        root=None, cwd=None, file_bytes=None,
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", root=None, cwd=None, file_bytes=None, **variables,
     ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
         (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
-        about = {"FAULT": fault, "PASSES": str(passes), "PROCESSES": str(processes)}
-        about |= {"SHARES": shares}
+        env = {name.upper(): str(value) for name, value in variables.items()}
         code, text = zygote.run(
             ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
-            env=_environment(**about | (env or {})), file_bytes=file_bytes,
+            env=_environment(**env), file_bytes=file_bytes,
         )  # fmt: skip
         assert "the run in memory is not its journal" not in text
         folder = max((root / "results" / "local").glob("*"), default=None)
@@ -196,8 +194,7 @@ def run_project(tmp_path_factory, zygote):
         def go_on(*arguments, **about) -> Outcome:
             copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
             resume = f"--ffn-resume={copy / folder.relative_to(root)}"
-            settings = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes}
-            about = settings | {"shares": shares} | about
+            about = {"tests": tests, "conftest": conftest} | variables | {"fault": ""} | about
             return run("--benchmark-only", resume, *arguments, root=copy, **about)
 
         return Outcome(code, text, folder, root, go_on)
@@ -213,6 +210,12 @@ def three_shapes(run_project):
     )
 
 
+@pytest.fixture(scope="session")
+def by_forks(three_shapes):
+    """`three_shapes`, whose shares are forks."""
+    return functools.partial(three_shapes, shares="forks")
+
+
 @pytest.fixture
 def loaded(tmp_path):
     """`loaded(lines, folder="run")`: the run of a journal of these lines."""
@@ -224,9 +227,8 @@ def undrawn(monkeypatch):
     """Reports have no figures, which take most of their time."""
     from roofline.report import plots
 
-    for figures in (plots.FIGURES, plots.OF_RUN):
-        for name in figures:
-            monkeypatch.setitem(figures, name, lambda about: None)
+    monkeypatch.setattr(plots, "FIGURES", {})
+    monkeypatch.setattr(plots, "OF_RUN", {})
 
 
 @pytest.fixture(scope="session")
@@ -234,4 +236,4 @@ def draw(tmp_path_factory):
     """`draw(lines, name...)`: the figures of those names, or all, as SVG."""
     from made_up_gathers import Drawn
 
-    return lambda lines, *only, **more: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only, **more)
+    return lambda lines, *only: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only)

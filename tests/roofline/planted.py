@@ -23,8 +23,12 @@ TIMED_CALL = 6
 LIMIT_S = 15.0
 
 
+def is_struck(place: str) -> bool:
+    return (os.environ["RANK"], place) == (RANK, PLACE)
+
+
 def strike(place: str) -> None:
-    if (os.environ["RANK"], place) != (RANK, PLACE):
+    if not is_struck(place):
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
@@ -76,7 +80,7 @@ def pytest_addoption():
 
     few_rounds()
     forked.install(in_share)
-    if (os.environ["RANK"], PLACE) == (RANK, "commit"):
+    if is_struck("commit"):
         metadata.commit_of = lambda *given, **more: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")

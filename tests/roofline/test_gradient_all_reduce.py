@@ -111,7 +111,7 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
         "overlapped": {"bucket_bytes": size // 128},
         "bucketed_1MiB": {"bucket_bytes": 2**20},
     }
-    lines = lines_of(case, times, baseline="flat", about=about, slower=lambda index: 1.1 ** (index % 3 - 1))
+    lines = lines_of(case, times, baseline="flat", about=about, wobble=1.1)
     shape = loaded([HEAD, *lines]).shapes[case.id]
     assert example.overhead_and_bandwidth(shape) == pytest.approx((OVERHEAD_S, BYTES_PER_S))
     assert example.best_bucket_bytes(shape) == pytest.approx((2**23 * OVERHEAD_S * BYTES_PER_S) ** 0.5)

@@ -1,7 +1,6 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
 import os
-import types
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_clock import FakeClock
+from stand_in import properties_of
 
 from roofline.host import machine, telemetry
 from roofline.host.device_errors import CallError
@@ -307,9 +307,7 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch):
 def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):
     import torch
 
-    numbers = dict.fromkeys(("multi_processor_count", "major", "minor", "L2_cache_size", "total_memory"), 1)
-    gpu = types.SimpleNamespace(name="a GPU", **numbers)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties_of("H100"))
     given = {"CUDA_CACHE_PATH": f"{Path.home()}/nv", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "SECRET_CUDA_": "1"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)

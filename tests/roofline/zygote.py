@@ -66,8 +66,7 @@ def quicken(drawn: bool, shares: str) -> None:
 
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
-        for figures in (plots.FIGURES, plots.OF_RUN):
-            figures |= dict.fromkeys(figures, lambda about: None)
+        plots.FIGURES = plots.OF_RUN = {}
     if not shares:
         hooks.runs_here = lambda *about: True
     if shares == "forks":
@@ -137,9 +136,10 @@ def be_rank(rank: int, about: dict[str, str], arguments: list[str]) -> int:
     """Be a rank's process. Returns its exit code."""
     os.environ.update(about | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
-    of_rank, place, deed = (os.environ.get("FAULT") or "none nowhere nothing").split()
-    if (of_rank, place) == (str(rank), "words"):
-        arguments = [*arguments, deed]
+    import planted  # which reads the environment
+
+    if planted.is_struck("words"):
+        arguments = [*arguments, planted.WHAT]
     return __import__("pytest").main(arguments)
 
 
