@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import forked
 
@@ -23,22 +24,36 @@ HEAVY = (
     *("roofline.pytest_plugin.narrator", "roofline.supervise.measuring"),
 )
 MESSAGE_BYTES = 1 << 18
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def environment(pythonpath=ROOT, **variables) -> dict[str, str]:
+    """This process's, without the interpreter that tests of kernels switch on, and with these `variables`."""
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
+    kept["PYTHONPATH"] = os.pathsep.join(map(str, [pythonpath, ROOT, HERE, kept.get("PYTHONPATH", "")]))
+    # The plugin takes a second to import, which is as long as a small run.
+    kept["PYTEST_ADDOPTS"] = "-p no:hypothesispytest -p no:cacheprovider"
+    return kept | {name.upper(): str(value) for name, value in variables.items()}
 
 
 class Zygote:
     """The tests' end of it."""
 
-    def __init__(self, environment: dict[str, str]):
+    def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        about = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()], "env": environment}
-        self._process = subprocess.Popen(command, **about)
+        about = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
+        env = environment(torch_cpp_log_level="ERROR")  # as the conftest of the checkout has it for ranks
+        self._process = subprocess.Popen(command, env=env, **about)
         theirs.close()
 
-    def run(self, arguments: list[str], *, timeout_s: float = 600.0, **about) -> tuple[int, str]:
-        """Exit code and output of `pytest` with `arguments`; `about` is what `begin` takes. Raises TimeoutError."""
+    def run(self, *words, cwd=ROOT, timeout_s=600.0, file_bytes=None, **variables) -> tuple[int, str]:
+        """Exit code and output of `pytest` with these words, in the checkout unless told; `variables` are those of
+        `environment`, the others what `begin` takes. Raises TimeoutError."""
         reader, writer = os.pipe()
-        request = json.dumps({"arguments": arguments} | about).encode()
+        about = {"cwd": str(cwd), "env": environment(**variables), "file_bytes": file_bytes}
+        request = json.dumps({"arguments": [*map(str, words)]} | about).encode()
         socket.send_fds(self._socket, [request], [writer])
         os.close(writer)
         pid = int(self._socket.recv(MESSAGE_BYTES))
@@ -50,7 +65,7 @@ class Zygote:
                 text += more
         os.kill(pid, signal.SIGKILL)
         self._socket.recv(MESSAGE_BYTES)
-        raise TimeoutError(f"pytest {' '.join(arguments)} took {timeout_s:g} s, and said: {text.decode()}")
+        raise TimeoutError(f"pytest {words} took {timeout_s:g} s, and said: {text.decode()}")
 
     def close(self) -> None:
         self._process.kill()  # it has nothing to save, and what it imported takes long to end
