@@ -88,6 +88,15 @@ def install(first: Callable[[], None] = lambda: None) -> None:
     child.subprocess = SimpleNamespace(Popen=begin, **more)
 
 
+def until(holds: Callable[[], bool], looks: int = 600) -> None:
+    """Look twenty times a second."""
+    for _ in range(looks):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")
+
+
 def hang() -> None:
     """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice."""
     mutex = ctypes.create_string_buffer(64)

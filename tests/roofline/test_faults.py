@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from forked import until
 
 from results import references
 from roofline.commands.cli import main
@@ -283,10 +284,7 @@ def shares_of(root: Path) -> list[str]:
 
 
 def assert_no_share_is_left(run):
-    deadline = time.monotonic() + 10
-    while (left := shares_of(run.root)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+    until(lambda: not shares_of(run.root), looks=200)  # what a fault forks ends by itself after 30 s
 
 
 @pytest.mark.parametrize(
@@ -298,9 +296,8 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(by_
     """No limit is near: the share hangs in C. It ends with the run."""
 
     def send() -> None:
-        while not (shares := shares_of(tmp_path)) or not (tmp_path / "hangs").exists():
-            time.sleep(0.1)
-        parent = int(Path("/proc", shares[0], "stat").read_text().rpartition(")")[2].split()[1])
+        until(lambda: shares_of(tmp_path) and (tmp_path / "hangs").exists())
+        parent = int(Path("/proc", shares_of(tmp_path)[0], "stat").read_text().rpartition(")")[2].split()[1])
         sent.append(time.monotonic())
         for number in signals:
             os.kill(parent, number)

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from forked import Fork, until
 from made_up_run import END, HEAD
 
 from conftest import ROOT
@@ -279,14 +279,6 @@ def is_gone(pid: str) -> bool:
     return not status.exists() or "zombie" in status.read_text()
 
 
-def until(holds):
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it does not come")
-
-
 def test_what_is_never_left_out_keeps_its_time(stand):
     """The step before it hangs, and may have all but that."""
     made = stand(1, Step("hangs", 1, 600), Step("must", 20, 25, must=True), takes={"hangs": 600})
@@ -334,11 +326,10 @@ def test_a_visit_that_is_ended_in_a_step_has_brought_home_those_before(
             return code
 
     monkeypatch.setattr(visit, "Visit", HeldUp)
-    if not (pid := os.fork()):
-        os._exit(visit.main([f"--out={tmp_path / 'out'}"], steps))
+    child = Fork(lambda: visit.main([f"--out={tmp_path / 'out'}"], steps))
     until((tmp_path / "begun").exists)
-    os.kill(pid, number)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    os.kill(child.pid, number)
+    assert child.wait() == code
     held = brought()
     assert held.keys() - {"logs.tgz"} == archives
     assert [*held["first.tgz"]] == [f"first/one/{RUN}/samples.jsonl"]
