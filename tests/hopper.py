@@ -22,6 +22,7 @@ import links
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
 from perturb import perturbing
+from source_lines import Lines, as_text
 
 from roofline.host.arguments import Parser, count, sizes
 
@@ -49,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--perturb", type=count, metavar="SEED", help="on the Hopper GPU here, with delays that SEED chooses"
     )
+    parser.add_argument(
+        "--lines", action="store_true", help="at the end, which lines of kernels were executed, not by a GPU"
+    )
     options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
@@ -71,8 +75,12 @@ def main(arguments: list[str] | None = None) -> int:
     todo = [case for case in candidates if case.kernel in (options.kernel or names) and options.only in str(case)]
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
-    with perturbing(options.perturb) if options.perturb is not None else nullcontext():
+    delays = perturbing(options.perturb) if options.perturb is not None else nullcontext()
+    lines = Lines()
+    with delays, lines.watched() if options.lines else nullcontext():
         bad = sum(is_bad(case, options) for case in todo)
+    if options.lines:
+        print(as_text(lines))
     where = torch.cuda.get_device_name() if options.gpu else "sm_90a, executed by NumPy"
     print(f"triton {triton.__version__}, {where}: {len(todo)} cases under {options.seeds} orders of events, {bad} bad")
     return 1 if bad or not todo else 0

@@ -122,3 +122,16 @@ def places(program: Program, number: int, step: Step) -> set[tuple[str, int]]:
     kernel = program.kernel
     sources = {inst.source for inst in kernel.code[number : number + (step.count or 1)]} & kernel.paths.keys()
     return {(kernel.paths[source], int(source.rpartition(":")[2])) for source in sources}
+
+
+def as_text(lines: Lines) -> str:
+    """A line for each file of kernels, and each of its lines that is missing, where others are not."""
+    rows = []
+    missing = lines.missing()
+    for name, all_lines in shipped().items():
+        left = missing.get(name, [])
+        done = len(all_lines) - len(left)
+        rows.append(f"{name}: {len(left)} of {len(all_lines)} lines")
+        text = (ROOT / name).read_text().splitlines()
+        rows.extend(f"    {number}: {text[number - 1].strip()}" for number in left if done)
+    return "\n".join(rows)

@@ -122,6 +122,7 @@ def lines_without_a_case() -> dict[str, list[int]]:
 
 @pytest.mark.slow
 def test_each_line_of_a_kernel_is_executed(elsewhere):
+    """By `python -m tests.hopper --lines` one sees which are not."""
     assert elsewhere(lines_without_a_case) == {}
 
 

@@ -19,9 +19,12 @@ def ask(chip, degrees, flops=None, model=XXL, **more) -> Question:
     return Question(model, chip, **{"exact": not chip.torus_axes} | degrees | more)
 
 
-def v5p(flops=4.6e14, degrees=None, **more) -> Question:
+SPLIT = {"fsdp": 16, "tp": 4}
+
+
+def v5p(degrees=SPLIT, **more) -> Question:
     """Return TPU v5p as the sources round it: 16 x 4 chips, two axes to FSDP and one to tensor parallelism."""
-    return ask("TPU v5p", {"fsdp": 16, "tp": 4} if degrees is None else degrees, flops, **more)
+    return ask("TPU v5p", degrees, 4.6e14, **more)
 
 
 def h100(degrees, flops=None, **more) -> Question:

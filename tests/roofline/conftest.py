@@ -1,14 +1,11 @@
 """A small benchmark project on a fake clock, run by a real pytest in a process of its own."""
 
-import json
-import os
+import functools
 import re
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,18 +13,16 @@ from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from fake_ncu import ncu  # noqa: F401 a fixture
 from hypothesis import HealthCheck, settings
 from made_up_run import save
-from zygote import Zygote
+from outcome import Outcome
+from zygote import ROOT, Zygote, environment
 
-from roofline.analysis.records import records_of
 from roofline.commands.cli import main
 from roofline.store import journal
-from roofline.store.run import Run
 
 # A busy machine can stall any example.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-ROOT = Path(__file__).parents[2]
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 """Of a project of its own, with fakes in the place of kernels and devices."""
 
@@ -47,60 +42,6 @@ def test_matmul(ffn_benchmark, shape, contender):
 THREE_SHAPES = TESTS.replace("[SHAPE]", "[f'matmul-xxl/16-up-tp8-m{m}-fp32' for m in (64, 128, 256)]").replace(
     ', "wrong", "unable"', ""
 )
-
-
-@dataclass
-class Outcome:
-    code: int
-    text: str
-    folder: Path | None
-    root: Path
-    go_on: Callable[..., "Outcome"]
-    """A copy of it is gone on with, without the fault; takes what `run_project` takes."""
-
-    @property
-    def kept(self) -> Run:
-        """By its journal."""
-        return journal.load(self.folder)
-
-    @property
-    def lines(self) -> list[dict]:
-        """Of its journal, without their checksums."""
-        lines = [json.loads(line) for line in (self.folder / journal.NAME).read_text().splitlines()]
-        return [{name: value for name, value in line.items() if name != "sum"} for line in lines]
-
-    @property
-    def report(self) -> str:
-        return (self.folder / "report.md").read_text()
-
-    @property
-    def saved(self) -> dict:
-        return json.loads((self.folder / "benchmark.json").read_text())
-
-    @property
-    def rows(self) -> dict[str, dict]:
-        return {row["extra_info"]["contender"]: row for row in self.saved["benchmarks"]}
-
-    @property
-    def cases(self) -> list[str]:
-        """`m64-torch` and so on: what pytest-benchmark saved."""
-        return [f"m{row['extra_info']['m']}-{row['extra_info']['contender']}" for row in self.saved["benchmarks"]]
-
-    @property
-    def rounds(self) -> dict[str, int]:
-        """{m64-torch: how many it has} by the journal."""
-        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in records_of(self.kept)}
-
-    @property
-    def measured(self) -> list[str]:
-        """Those that have all of them."""
-        return [name for name, rounds in self.rounds.items() if rounds >= 30]
-
-    @property
-    def reasons(self) -> dict[str, tuple[str, str]]:
-        """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
-        missing = [(missing.case, (missing.outcome, missing.reason)) for missing in self.kept.missing]
-        return {case.partition("tp8-")[2].replace("-fp32", "") or case: reason for case, reason in missing}
 
 
 @pytest.fixture
@@ -133,7 +74,7 @@ def light():
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             command = [sys.executable, "-X", "importtime", "-m", *words]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=_environment())
+            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment())
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             if (took_s := after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) < cpu_s:
                 break
@@ -146,22 +87,9 @@ def light():
     return run
 
 
-def _environment(**extra) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
-    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), kept.get("PYTHONPATH", "")])
-    quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is as long as a small run
-    return kept | {"PYTHONPATH": path, "PYTEST_ADDOPTS": quick} | extra
-
-
-@pytest.fixture(scope="session")
-def environment():
-    """`environment(NAME=value, ...)`: this process's, without the interpreter that tests of kernels switch on."""
-    return _environment
-
-
 @pytest.fixture(scope="session")
 def zygote():
-    made = Zygote(_environment(TORCH_CPP_LOG_LEVEL="ERROR"))  # as the conftest of the checkout has it for ranks
+    made = Zygote()
     yield made
     made.close()
 
@@ -170,37 +98,30 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    Shares run in the process of pytest itself, unless `shares` has them be "forks" of it, or "new" processes. `more`
-    follows its conftest, `fault`, `passes` and `processes` are FAULT, PASSES and PROCESSES in the environment, to which
-    `env` adds.
-    `file_bytes` limits the size of the files that may be written, as a full disk would.
+    `more` follows its conftest. `file_bytes` limits the size of the files that may be written, as a full disk would.
+    What else is named is a variable of the environment, as `fault`, `passes`, `processes` and `slower`. Shares run in
+    the process of pytest itself, unless `shares` has them be "forks" of it, or "new" processes.
     """
 
     def run(
-        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, shares="", env=None,
-        root=None, cwd=None, file_bytes=None,
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", root=None, cwd=None, file_bytes=None, **variables,
     ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
         (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
-        about = {"FAULT": fault, "PASSES": str(passes), "PROCESSES": str(processes)}
-        about |= {"SHARES": shares}
-        code, text = zygote.run(
-            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
-            env=_environment(**about | (env or {})), file_bytes=file_bytes,
-        )  # fmt: skip
+        words = "--ffn-device", "cpu", *arguments
+        code, text = zygote.run(*words, cwd=cwd or root, file_bytes=file_bytes, **variables)
         assert "the run in memory is not its journal" not in text
         folder = max((root / "results" / "local").glob("*"), default=None)
 
         def go_on(*arguments, **about) -> Outcome:
             copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
             resume = f"--ffn-resume={copy / folder.relative_to(root)}"
-            settings = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes}
-            about = settings | {"shares": shares} | about
+            about = {"tests": tests, "conftest": conftest} | variables | {"fault": ""} | about
             return run("--benchmark-only", resume, *arguments, root=copy, **about)
 
-        return Outcome(code, text, folder, root, go_on)
+        return Outcome(code, text, folder, go_on, root)
 
     return run
 
@@ -211,6 +132,12 @@ def three_shapes(run_project):
     return lambda *arguments, timed=True, **about: run_project(
         *["--benchmark-only"] * timed, *arguments, tests=THREE_SHAPES, **about
     )
+
+
+@pytest.fixture(scope="session")
+def by_forks(three_shapes):
+    """`three_shapes`, whose shares are forks."""
+    return functools.partial(three_shapes, shares="forks")
 
 
 @pytest.fixture
@@ -224,9 +151,8 @@ def undrawn(monkeypatch):
     """Reports have no figures, which take most of their time."""
     from roofline.report import plots
 
-    for figures in (plots.FIGURES, plots.OF_RUN):
-        for name in figures:
-            monkeypatch.setitem(figures, name, lambda about: None)
+    monkeypatch.setattr(plots, "FIGURES", {})
+    monkeypatch.setattr(plots, "OF_RUN", {})
 
 
 @pytest.fixture(scope="session")
@@ -234,4 +160,4 @@ def draw(tmp_path_factory):
     """`draw(lines, name...)`: the figures of those names, or all, as SVG."""
     from made_up_gathers import Drawn
 
-    return lambda lines, *only, **more: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only, **more)
+    return lambda lines, *only: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only)

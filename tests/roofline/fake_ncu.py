@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import stand_in
+from zygote import environment
 
 FAKE = f"""#!{sys.executable}
 import csv, json, os, pathlib, subprocess, sys
@@ -49,7 +50,7 @@ if sys.orig_argv[1:3] == ["-m", "roofline.commands.launcher"]:
 
 
 @pytest.fixture
-def ncu(tmp_path, monkeypatch, environment):
+def ncu(tmp_path, monkeypatch):
     """It stands in for ncu on PATH, and what it launches finds a GPU, which `stand_in` stands for."""
     tool = tmp_path / "bin" / "ncu"
     tool.parent.mkdir()
@@ -57,7 +58,7 @@ def ncu(tmp_path, monkeypatch, environment):
     tool.chmod(0o755)
     (tmp_path / "sitecustomize.py").write_text(SITE)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}")
+    monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
     monkeypatch.setenv("FAKE_NCU", "{}")
     monkeypatch.setenv(stand_in.NAMED, "H100")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

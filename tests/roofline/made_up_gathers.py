@@ -20,25 +20,17 @@ OF_A_LAYER = OURS | {"block_launches": 0.15, "all_reduce": 1.0, "layer_launches"
 
 ON_CPU = OURS | {"serial_all_cores": 0.4}
 
-FLAGGED = [name for name, arm in ARMS.items() if arm.table and "all_gather_matmul" in arm.ops]
-"""Schedules of one kernel on a GPU, whose programs wait for flags."""
-
-
-def arms_of(case, lost):
-    return [arm for arm in lost if case.op in ARMS[base_arm(arm)].ops]
-
 
 def timeline_line(case, arm, gemm_s, comm_s, end_s):
-    """Return the line of an arm that waits for every transfer in turn, or on the device."""
+    """Return the line of an arm that waits for every transfer in turn, or for all at once."""
     blocks = 4 if arm.startswith("row_block") else 1
     transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
     arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
-    waits = {arm: [] for arm in FLAGGED} | {
-        "serial": [[len(transfers), 0.0, comm_s]],
-        "overlapped": [[len(transfers), gemm_s, max(gemm_s, comm_s)]],
-    }
-    waits = waits.get("serial" if is_serial(arm) else base_arm(arm))
-    if waits is None:
+    if is_serial(arm):
+        waits = [[len(transfers), 0.0, comm_s]]
+    elif arm == "overlapped":
+        waits = [[len(transfers), gemm_s, max(gemm_s, comm_s)]]
+    else:
         step = case.ranks - 1 if blocks > 1 else 1
         counts = range(step if blocks > 1 else 0, len(transfers) + 1, step)
         launch_s, now, waits = gemm_s / len(counts), 0.0, []
@@ -53,16 +45,18 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s):
 
 def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS):
     """Return the lines of a shape whose arms hide all but `lost`. Contenders of `without` have no samples."""
-    arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
+    arms = [arm for arm in lost if case.op in ARMS[base_arm(arm)].ops]
+    about = {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}, "symm_mem": {"link": "NVLink"}}
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
-    entrants = times | {"gemm torch": gemm_s, "link": comm_s}
     shape_lines = lines_of(
-        case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
-        slower=lambda index: 1.02 ** (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
+        case, times | {"gemm torch": gemm_s, "link": comm_s}, about=about, rounds=rounds, wobble=1.02,
         baseline="serial", without=without, link=link,
         link_bytes_per_s_requested=case.work.wire_bytes / comm_s / pace if link == "paced" else None,
         row_blocks=4, workers=1, row_tiles=4, column_tiles=1,
     )  # fmt: skip
+    if "link" not in without:
+        for line in shape_lines[1:]:
+            line["values"] = {"link": {"last_arrival_s": line["time_s"]["link"]}}
     shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
     return shape_lines + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
 
@@ -110,9 +104,8 @@ class Drawn:
 
     def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
-        cases, chosen = frame(self.run), only or NAMES
-        figures = {name: plots.FIGURES[name](cases) for name in NAMES[:2] if name in chosen}
-        figures |= {"timeline": plots.timeline(self.run)} if "timeline" in chosen else {}
+        cases, draws = frame(self.run), plots.FIGURES | plots.OF_RUN
+        figures = {name: draws[name](self.run if name in plots.OF_RUN else cases) for name in only or NAMES}
         self.figures = {name: figure for name, figure in figures.items() if figure is not None}
         self.texts = {
             name: [line for text in figure.findobj(Text) for line in text.get_text().split("\n") if line]

@@ -28,56 +28,42 @@ def ceiling(kind, value, when="start", dtype=None, spread=0.01):
 
 
 def lines_of(
-    case, times, *, baseline, about=None, rounds=30, slower=lambda index: 1.0, values=None, without=(),
-    telemetry=None, stopped_by="width", **facts,
+    case, times, *, baseline, about=None, rounds=30, wobble=1.0, without=(), throttled=False, stopped_by="width",
+    **facts,
 ):  # fmt: skip
     """Return the lines of the shape of `case`: its own, and its rounds.
 
-    `times` is {entrant: seconds in every round, or a list of them}; in a round all take `slower(index)` times as long,
-    and so do `values`, {entrant: {field: what was read beside}}. `about` are further fields of entrants, `facts` those
-    of the shape. Entrants of `without` have no samples.
+    `times` is {entrant: seconds in every round, or a list of them}; in a round all take as many times as long, which is
+    by turns 1 / `wobble`, 1 and `wobble`. `about` are further fields of entrants, `facts` those of the shape. Entrants
+    of `without` have no samples.
     """
-    about, values = about or {}, values or {}
+    about = about or {}
     params = {field.name: getattr(case, field.name) for field in fields(case)}
     entrants = {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times}
     of_case = Shape(
         case.id, case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, case.work,
-        baseline, "cold", entrants, facts=case.facts | facts, stopped_by=stopped_by,
-        round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
+        baseline, "cold", entrants, facts=case.facts | facts, stopped_by=stopped_by, round_count=rounds,
+        telemetry={"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""},
         late=dict.fromkeys(times, 0),
     )  # fmt: skip
     series = {name: times_s if isinstance(times_s, list) else [times_s] * rounds for name, times_s in times.items()}
     round_lines = []
     for index in range(max(map(len, series.values()))):
         order = [name for name, times_s in series.items() if index < len(times_s) and name not in without]
-        read = {
-            name: {key: value * slower(index) for key, value in values[name].items()}
-            for name in order
-            if name in values
-        }
-        turn = {name: series[name][index] * slower(index) for name in order}
-        round_lines.append(Round(index, order, turn, read).line(case.id))
+        turn = {name: series[name][index] * wobble ** (index % 3 - 1) for name in order}
+        round_lines.append(Round(index, order, turn).line(case.id))
     return [of_case.line(), *round_lines]
 
 
-def shape(m, times, *, throttled=False, **more):
+def shape(m, times, **more):
     """Return the lines of a shape of 1024 x 1024 weights."""
-    telemetry = {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""}
-    case = Matmul("1024x1024", "up", 1, m, "bf16")
-    return lines_of(
-        case,
-        times,
-        about={name: {"relative_error": 1e-3} for name in times},
-        baseline="cublas",
-        telemetry=telemetry,
-        **more,
-    )
+    return lines_of(Matmul("1024x1024", "up", 1, m, "bf16"), times, baseline="cublas", **more)
 
 
 def lines_with_probe(m, times, probe_s, amount=1e9):
     """Return lines of a shape beside which a probe of the matmul ceiling took turns, with calls of `amount` FLOP. What
     a round does to all does not count."""
-    line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=lambda index: 1.5 ** (index % 3 - 1))
+    line, *samples = shape(m, times | {"probe matmul": probe_s}, wobble=1.5)
     line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": amount}
     return [line, *samples]
 

@@ -9,7 +9,6 @@ are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it lea
 All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
 """
 
-import ctypes
 import itertools
 import os
 import signal
@@ -24,8 +23,12 @@ TIMED_CALL = 6
 LIMIT_S = 15.0
 
 
+def is_struck(place: str) -> bool:
+    return (os.environ["RANK"], place) == (RANK, PLACE)
+
+
 def strike(place: str) -> None:
-    if (os.environ["RANK"], place) != (RANK, PLACE):
+    if not is_struck(place):
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
@@ -33,9 +36,7 @@ def strike(place: str) -> None:
         while True:
             time.sleep(0.01)
     elif WHAT == "c":
-        mutex = ctypes.create_string_buffer(64)
-        for _ in range(2):
-            ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # with Python's lock held
+        forked.hang()
     else:
         raise ArithmeticError("planted")
 
@@ -80,7 +81,7 @@ def pytest_addoption():
 
     few_rounds()
     forked.install(in_share)
-    if (os.environ["RANK"], PLACE) == (RANK, "commit"):
+    if is_struck("commit"):
         checkout.commit_of = lambda *given, **more: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")

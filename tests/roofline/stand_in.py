@@ -22,6 +22,9 @@ from collections import deque
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 NAMED, FAULT = "REHEARSAL", "REHEARSAL_FAULT"
 """Environment variables: one of `CARDS`; what strikes, as in `decode_kernel FILE`: at the first timed launch of that
 kernel the device is lost, unless FILE is there."""
@@ -230,13 +233,6 @@ class Device:
             self.stream = before
 
 
-def host_alone():
-    """What is inside sees the host's tensors. Nothing to hide where torch is a stand-in."""
-    import torch
-
-    return torch._C.DisableTorchFunction() if hasattr(torch, "_C") else nullcontext()
-
-
 def perf_counter() -> float:
     """The host's time: a microsecond a look, and what it waits for the device. pytest-benchmark wants a function."""
     DEVICE.host += 1e-6
@@ -253,18 +249,15 @@ class Profile:
         return self
 
     def __exit__(self, *error):
-        import torch
-
-        kind, named = torch.autograd.DeviceType.CUDA, enumerate(DEVICE.launched[self.since :])
-        about = [(name, types.SimpleNamespace(start=index)) for index, name in named]
-        self.seen = [types.SimpleNamespace(name=name, device_type=kind, time_range=when) for name, when in about]
+        self.launched = DEVICE.launched[self.since :]
 
     def events(self):
-        return self.seen
+        of_kernels = {"device_type": torch.autograd.DeviceType.CUDA}
+        for index, name in enumerate(self.launched):
+            yield types.SimpleNamespace(name=name, time_range=types.SimpleNamespace(start=index), **of_kernels)
 
 
 def tensors_of(*values):
-    import torch
 
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -283,7 +276,6 @@ def matmul_s(m, n, k):
 
 def multiplied(name, factors, out):
     """Return torch.mm, torch.addmm, or torch._scaled_mm by row or block, as cuBLAS rounds it, once."""
-    import torch
 
     if name in SCALED:
         x, w, x_scales, w_scales = tensors_of(*factors)
@@ -299,80 +291,78 @@ def scaled(x, w, scales, out):
     return out.copy_(scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T)
 
 
-def make_place():
-    import torch
-    from torch.overrides import TorchFunctionMode
+CUDA = torch.device("cuda", 0)
 
-    cuda = torch.device("cuda", 0)
+host_alone = torch._C.DisableTorchFunction
+"""What is inside sees the host's tensors."""
 
-    class Place(TorchFunctionMode):
-        """Tensors of `cuda` are tensors of the host with a mark. What writes into one is enqueued; of what lies in
-        more than LARGE_BYTES only the time is taken."""
 
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            kwargs, name = dict(kwargs or {}), func.__name__
-            if name in NUMBERS:
-                return func(*args, **kwargs)
-            if name == "__get__" and (attribute := func.__self__.__name__) != "T":
-                marked = attribute in ("device", "is_cuda") and getattr(args[0], "is_marked", False)
-                return (cuda if attribute == "device" else True) if marked else func(*args)
-            marked = any(getattr(tensor, "is_marked", False) for tensor in tensors_of(args, *kwargs.values()))
-            if name == "pin_memory":
-                return args[0]
-            if name in ("to", "cpu"):
-                return self.moved(args[0], ["cpu"] if name == "cpu" else [*args[1:], *kwargs.values()], marked)
-            if "device" in kwargs:
-                marked = torch.device(kwargs.pop("device") or "cpu").type == "cuda"
-            if not marked:
-                return func(*args, **kwargs)
-            DEVICE.answer()
-            return self.mark(self.run(func, name, args, kwargs))
+class Place(TorchFunctionMode):
+    """Tensors of `cuda` are tensors of the host with a mark. What writes into one is enqueued; of what lies in
+    more than LARGE_BYTES only the time is taken."""
 
-        def mark(self, result):
-            for tensor in tensors_of(result):
-                tensor.is_marked = True
-            return result
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = dict(kwargs or {}), func.__name__
+        if name in NUMBERS:
+            return func(*args, **kwargs)
+        if name == "__get__" and (attribute := func.__self__.__name__) != "T":
+            marked = attribute in ("device", "is_cuda") and getattr(args[0], "is_marked", False)
+            return (CUDA if attribute == "device" else True) if marked else func(*args)
+        marked = any(getattr(tensor, "is_marked", False) for tensor in tensors_of(args, *kwargs.values()))
+        if name == "pin_memory":
+            return args[0]
+        if name in ("to", "cpu"):
+            return self.moved(args[0], ["cpu"] if name == "cpu" else [*args[1:], *kwargs.values()], marked)
+        if "device" in kwargs:
+            marked = torch.device(kwargs.pop("device") or "cpu").type == "cuda"
+        if not marked:
+            return func(*args, **kwargs)
+        DEVICE.answer()
+        return self.mark(self.run(func, name, args, kwargs))
 
-        def moved(self, tensor, wanted, marked):
-            for like in tensors_of(*wanted):
-                wanted = [*wanted, "cuda" if getattr(like, "is_marked", False) else "cpu", like.dtype]
-            place = next((argument for argument in wanted if isinstance(argument, (str, torch.device))), None)
-            dtype = next((argument for argument in wanted if isinstance(argument, torch.dtype)), tensor.dtype)
-            there = torch.device(place).type == "cuda" if place else marked
-            if (there, dtype) == (marked, tensor.dtype):
-                return tensor
-            DEVICE.run()
-            large = is_large(tensor)
-            copied = torch.empty(tensor.shape, dtype=dtype) if large else tensor.to(dtype, copy=True)
-            return self.mark(copied) if there else copied
+    def mark(self, result):
+        for tensor in tensors_of(result):
+            tensor.is_marked = True
+        return result
 
-        def run(self, func, name, args, kwargs):
-            inputs, out = list(tensors_of(args)), kwargs.get("out")
-            if not inputs:
-                size = math.prod(args[0] if isinstance(args[0], tuple) else args) if name == "randn" else 0
-                return torch.empty(*args) if 4 * size > LARGE_BYTES else func(*args, **kwargs)
-            if name in ("__get__", *VIEWS) or (name == "__getitem__" and not list(tensors_of(args[1]))):
-                return func(*args, **kwargs)
-            is_matmul, large = name in ("mm", "addmm", *SCALED), any(map(is_large, inputs))
-            if is_matmul:
-                x, w = inputs[:2] if name in SCALED else inputs[-2:]
-                named, seconds = "cuBLAS", matmul_s(len(x), w.shape[1], len(w))
-            else:
-                named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
-            work = partial(multiplied, name, args, out) if is_matmul else partial(func, *args, **kwargs)
-            variant = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
-            if out is not None or name == "__setitem__" or name.rstrip("_") + "_" == name:
-                DEVICE.compute(named, variant, seconds, int if large else work)
-                return args[0] if out is None else out
-            if large:
-                DEVICE.compute(named, variant, seconds, int)
-                like = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args))
-                return torch.empty(like.shape, dtype=like.dtype)
-            DEVICE.load(named, variant)
-            DEVICE.run()
-            return work()
+    def moved(self, tensor, wanted, marked):
+        for like in tensors_of(*wanted):
+            wanted = [*wanted, "cuda" if getattr(like, "is_marked", False) else "cpu", like.dtype]
+        place = next((argument for argument in wanted if isinstance(argument, (str, torch.device))), None)
+        dtype = next((argument for argument in wanted if isinstance(argument, torch.dtype)), tensor.dtype)
+        there = torch.device(place).type == "cuda" if place else marked
+        if (there, dtype) == (marked, tensor.dtype):
+            return tensor
+        DEVICE.run()
+        large = is_large(tensor)
+        copied = torch.empty(tensor.shape, dtype=dtype) if large else tensor.to(dtype, copy=True)
+        return self.mark(copied) if there else copied
 
-    return Place()
+    def run(self, func, name, args, kwargs):
+        inputs, out = list(tensors_of(args)), kwargs.get("out")
+        if not inputs:
+            size = math.prod(args[0] if isinstance(args[0], tuple) else args) if name == "randn" else 0
+            return torch.empty(*args) if 4 * size > LARGE_BYTES else func(*args, **kwargs)
+        if name in ("__get__", *VIEWS) or (name == "__getitem__" and not list(tensors_of(args[1]))):
+            return func(*args, **kwargs)
+        is_matmul, large = name in ("mm", "addmm", *SCALED), any(map(is_large, inputs))
+        if is_matmul:
+            x, w = inputs[:2] if name in SCALED else inputs[-2:]
+            named, seconds = "cuBLAS", matmul_s(len(x), w.shape[1], len(w))
+        else:
+            named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
+        work = partial(multiplied, name, args, out) if is_matmul else partial(func, *args, **kwargs)
+        variant = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
+        if out is not None or name == "__setitem__" or name.rstrip("_") + "_" == name:
+            DEVICE.compute(named, variant, seconds, int if large else work)
+            return args[0] if out is None else out
+        if large:
+            DEVICE.compute(named, variant, seconds, int)
+            like = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args))
+            return torch.empty(like.shape, dtype=like.dtype)
+        DEVICE.load(named, variant)
+        DEVICE.run()
+        return work()
 
 
 def variant_of(launch) -> str | None:
@@ -441,7 +431,6 @@ def product(args: dict) -> None:
 
 def gated_product(args: dict) -> None:
     """Of weights whose rows are gate's and up's by turns."""
-    import torch
 
     x, w, out = operands(args)
     both = torch.empty(len(x), len(w))
@@ -488,6 +477,11 @@ def stamp(args, began):
     return began + 1e-6
 
 
+def copy_rows(source, source_pitch, target, target_pitch, width, rows):
+    for row in range(rows):
+        ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+
+
 def copy(args, began):
     """Flags are raised when the pace has it, and all rows are copied at once."""
     programs, free_s = args["arrivals_ptr"].shape[1], 1e-9 * max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
@@ -495,8 +489,7 @@ def copy(args, began):
     arrived_s = began
     for index in range(args["transfers"]):
         source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
-        for row in range(rows):
-            ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
+        copy_rows(source, 4 * source_row, target, 4 * target_row, 4 * words, rows)
         free_s += rows * words * args["ns_per_word"] * 1e-9
         arrived_s = max(free_s, began)
         args["free_ptr"][index + 1], args["arrivals_ptr"][index] = round(free_s * 1e9), round(arrived_s * 1e9)
@@ -593,13 +586,12 @@ def call_driver(name: str, *about) -> None:
         raise RuntimeError(f"CUDA error 1: {name} was refused")  # on the default stream
     if name in COPIED:
         matrix = next(each for each in about if isinstance(each, ctypes.Array))
-        source, source_pitch, target, target_pitch, width, height = (matrix[place] for place in COPIED[name])
+        *rows, width, height = (matrix[place] for place in COPIED[name])
 
         def work(began):
             if name in DEVICE.copies_take_sms and DEVICE.is_full:
                 return None
-            for row in range(height):
-                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+            copy_rows(*rows, width, height)
             return began + width * height / BYTES_PER_S
 
     else:
@@ -637,14 +629,21 @@ def make_nvml():
     )  # fmt: skip
 
 
+def properties_of(card: str):
+    """What torch says of it."""
+    major, minor = CARDS[card]
+    return types.SimpleNamespace(
+        name=f"rehearsal of {card}", major=major, minor=minor, multi_processor_count=SMS,
+        L2_cache_size=CACHE_BYTES, total_memory=MEMORY_BYTES, uuid="GPU-0", max_threads_per_multi_processor=2048,
+    )  # fmt: skip
+
+
 DEVICE = Device()
 
 
 def install():
     """In this process, before `kernels` and `collectives` are imported; for an H100 unless the environment says."""
     os.environ.setdefault(NAMED, "H100")
-    import torch
-    import torch.profiler
 
     from collectives import device
     from kernels.contract import KernelLaunch
@@ -652,10 +651,7 @@ def install():
     torch.set_num_threads(1)
     generator = torch.Generator.__new__
     card = os.environ[NAMED]
-    properties = types.SimpleNamespace(
-        name=f"rehearsal of {card}", major=CARDS[card][0], minor=CARDS[card][1], multi_processor_count=SMS,
-        L2_cache_size=CACHE_BYTES, total_memory=MEMORY_BYTES, uuid="GPU-0", max_threads_per_multi_processor=2048,
-    )  # fmt: skip
+    properties = properties_of(card)
     stand_ins = dict(
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, device=lambda index: nullcontext(),
         get_device_properties=lambda device: properties, get_device_capability=lambda device=None: CARDS[card],
@@ -672,4 +668,4 @@ def install():
     KernelLaunch.run = run
     device.leave_shared_memory = lambda function: None  # a call of the driver
     device.call_driver, device.driver_has = call_driver, lambda name: True
-    make_place().__enter__()
+    Place().__enter__()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from zygote import environment
 
 from conftest import ROOT
 from roofline.commands import doctor
@@ -27,9 +28,9 @@ OF_ATTENTION = pytest.mark.skipif("attention" not in OPERATIONS, reason="its fol
 
 
 @pytest.fixture
-def typed(zygote, environment):
+def typed(zygote):
     """`typed(*words, NAME=value)`: exit code and output of pytest in the checkout; nothing is measured."""
-    return lambda *words, cwd=ROOT, **more: zygote.run([*words], cwd=str(cwd), env=environment(**more))
+    return zygote.run
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("name", "code"), ROWS)
-def test_what_raises_outside_of_a_contender_ends_in_one_line(three_shapes, environment, tmp_path, name, code):
+def test_what_raises_outside_of_a_contender_ends_in_one_line(three_shapes, tmp_path, name, code):
     variables, end, redirected = ENVIRONMENTS[name]
     folder, mine = (tmp_path / f"{word}{os.fsdecode(end)}" for word in ("run", "mine"))
     shutil.copytree(three_shapes("-k", "m64").folder, folder)
@@ -249,7 +250,7 @@ pytest.main([*words, "-p", "no:cacheprovider"], plugins=[Summary()])
 """
 
 
-def test_where_nobody_reads_the_end_there_is_one_line(environment):
+def test_where_nobody_reads_the_end_there_is_one_line():
     """As where `head` closes the pipe while pytest sums up."""
     done = subprocess.run([sys.executable, "-c", UNREAD], env=environment(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2

@@ -85,6 +85,6 @@ def test_an_unknown_commit_says_why_and_the_way_out(tmp_path, monkeypatch, envir
 
 
 def test_a_report_says_why_its_commit_is_unknown(three_shapes):
-    run = three_shapes("-k", "m64", env={"PATH": "/nowhere"})
+    run = three_shapes("-k", "m64", path="/nowhere")
     assert run.code == 0
     assert "The commit is unknown: git could not be run" in run.report

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_up_gathers import gather_matmul, gathering
-from made_up_run import HEAD, ceiling, save, shape
+from made_up_run import END, HEAD, ceiling, save, shape
 
 from conftest import ROOT
 from roofline.analysis import changes
@@ -63,13 +63,12 @@ def test_change_of_the_mean_is_of_the_processes_that_have_all_cases():
     assert changes.change_of_runs(cases).value == pytest.approx(0.3 - 0.2)
 
 
-def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
+def test_what_no_case_tells_alone_the_mean_over_all_does(saved, capsys):
     rng = np.random.default_rng(6)
     folders = []
     for factor in (1.0, 1.06):
         times = [draw_times(rng, factor * 1e-4, 30, spread=0.15) for _ in range(28)]
-        shapes = [shape(m, {"cublas": 1e-4, "tiled": tiled}) for m, tiled in enumerate(times, 1)]
-        folders.append(str(save_run(tmp_path / str(factor), *shapes)))
+        folders.append(saved(str(factor), {m: {"cublas": 1e-4, "tiled": tiled} for m, tiled in enumerate(times, 1)}))
     assert main(["compare", *folders]) == 1
     out = capsys.readouterr().out
     assert "0 SLOWER, 0 FASTER" in out
@@ -122,32 +121,43 @@ def draw_times(rng, seconds, rounds=100, spread=0.02):
     return (seconds * rng.lognormal(sigma=spread, size=rounds)).tolist()
 
 
-def save_run(folder, *cases, **head):
-    about = HEAD | head
-    return save(
-        folder, [about, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12), *itertools.chain(*cases)]
-    )
+@pytest.fixture
+def saved(tmp_path):
+    """`saved(name, {m: {contender: seconds}}, more)` returns the folder of a run, with `more` lines at its end."""
+
+    def make(name, times, more=(), **head):
+        lines = [HEAD | head, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12)]
+        for m, of_contenders in times.items():
+            lines += shape(m, of_contenders)
+        return str(save(tmp_path / name, [*lines, *more]))
+
+    return make
 
 
-CHANGE = {16: 1.1, 64: 1.0, 256: 1 / 1.1}
+SIDES = {
+    "base": (1e-4, {16: 2e-4, 64: 2e-4, 256: 2e-4}),
+    "new": (1.2e-4, {16: 2.64e-4, 64: 2.4e-4, 256: 2.18e-4}),
+}
+"""Seconds of `cublas`, and of `tiled` by m: where all are 20 % slower it is 10 % slower, equal, and 10 % faster."""
 
 
-def save_sides(folder, runs=1):
-    """Return folders of BASE and NEW: `tiled` is 10 % slower at m=16, equal at m=64, 10 % faster at m=256.
+@pytest.fixture
+def sides(saved):
+    """`sides(runs)` returns folders of `SIDES`."""
 
-    In NEW all are 20 % slower.
-    """
-    rng = np.random.default_rng(0)
-    folders = [], []
-    for number in range(runs):
-        base = [shape(m, {"cublas": draw_times(rng, 1e-4), "tiled": draw_times(rng, 2e-4)}) for m in CHANGE]
-        new = [
-            shape(m, {"cublas": draw_times(rng, 1.2e-4), "tiled": draw_times(rng, 2.4e-4 * factor)})
-            for m, factor in CHANGE.items()
-        ]
-        folders[0].append(save_run(folder / f"base-{number}", *base))
-        folders[1].append(save_run(folder / f"new-{number}", *new))
-    return folders
+    def make(runs=1):
+        rng = np.random.default_rng(0)
+        folders = {name: [] for name in SIDES}
+        for number in range(runs):
+            for name, (cublas_s, tiled_s) in SIDES.items():
+                times = {
+                    m: {"cublas": draw_times(rng, cublas_s), "tiled": draw_times(rng, time_s)}
+                    for m, time_s in tiled_s.items()
+                }
+                folders[name].append(saved(f"{name}-{number}", times))
+        return folders.values()
+
+    return make
 
 
 def load_runs(folders):
@@ -158,9 +168,9 @@ def verdicts_by_m(comparison):
     return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in comparison.cases}
 
 
-def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several_runs_tell_what_is_the_same(tmp_path):
-    folders = save_sides(tmp_path, runs=4)
-    first_runs = load_runs([side[:1] for side in folders])
+def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several_runs_tell_what_is_the_same(sides):
+    folders = sides(runs=4)
+    first_runs = load_runs(side[:1] for side in folders)
     single, several = compare(*first_runs), compare(*load_runs(folders))
     assert verdicts_by_m(single) == {16: SLOWER, 64: UNDECIDED, 256: FASTER}
     assert single.baseline_speed == pytest.approx(1 / 1.2, rel=0.01)
@@ -169,14 +179,14 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several
     assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
 
 
-def test_terminal_and_markdown_say_the_same(tmp_path, capsys):
-    folders = save_sides(tmp_path)
+def test_terminal_and_markdown_say_the_same(sides, capsys):
+    folders = sides()
     (base,), (new,) = folders
     (first, *_) = compare(*load_runs(folders)).cases
     assert re.fullmatch(r"baseline 1[67]\.\d % slower", first.notes)
     value, low, high = first.change.interval()
     for options in ([], ["--markdown"]):
-        assert main(["compare", str(base), str(new), *options]) == 1
+        assert main(["compare", base, new, *options]) == 1
         shown, *folded = capsys.readouterr().out.split("<details>")
         assert "1 SLOWER, 1 FASTER, 0 SAME, 1 UNDECIDED of 3 cases" in "".join([shown, *folded])
         line = next(line for line in shown.splitlines() if first.case in line)
@@ -186,13 +196,11 @@ def test_terminal_and_markdown_say_the_same(tmp_path, capsys):
 
 
 @pytest.fixture
-def compared(tmp_path, capsys):
-    """`compared(base, new, options...)` returns exit code and output. Runs are {m: {contender: seconds}}."""
+def compared(saved, capsys):
+    """`compared(base, new, options...)` returns exit code and output. Runs are as of `saved`."""
 
     def call(base, new, *options, more=(), **head):
-        base, new = ([shape(m, times) for m, times in side.items()] for side in (base, new))
-        folders = save_run(tmp_path / "base", *base), save_run(tmp_path / "new", *new, more, **head)
-        code = main(["compare", *map(str, folders), *options])
+        code = main(["compare", saved("base", base), saved("new", new, more, **head), *options])
         return code, "".join(capsys.readouterr())
 
     return call
@@ -239,27 +247,23 @@ def test_another_chip_is_refused_unless_told(compared):
     assert compared({16: BOTH}, {16: BOTH}, "--allow", "chip", machine=machine)[0] == 0
 
 
-def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
-    quick = [str(save_run(tmp_path / name, shape(16, BOTH), options={"quick": True})) for name in "abcd"]
+def test_a_quick_run_is_compared_where_a_side_has_several(saved, capsys):
+    quick = [saved(name, {16: BOTH}, options={"quick": True}) for name in "abcd"]
     assert main(["compare", quick[0], "--new", *quick[1:]]) == 2
     assert "a single quick run is too short to be compared: take several a side" in capsys.readouterr().err
     assert main(["compare", *quick[:2], "--new", *quick[2:]]) == 0
 
 
-def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_path, capsys):
+def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(saved, capsys):
     times = {16: BOTH, 64: BOTH}
-
-    def folder(name, times=times, **head):
-        return str(save_run(tmp_path / name, *(shape(*item) for item in times.items()), **head))
-
-    old, alike, other = folder("old"), folder("alike", {16: BOTH}), folder("other", method_version=9)
+    old, other = saved("old", times), saved("other", times, method_version=9)
+    alike = saved("alike", {16: BOTH})
     assert main(["compare", old, other, "--new", alike]) == 2
     assert "another method: BASE has 1 and 9, NEW has 1; --allow method" in capsys.readouterr().err
     assert main(["compare", old, other, "--new", alike, "--allow", "method"]) == 0
     assert "method: BASE has 1 and 9, NEW has 1" in capsys.readouterr().out
-    with (tmp_path / "alike" / journal.NAME).open("a") as file:
-        file.write('{"kind": "end", "finished": ""}\n')
-    assert main(["compare", old, alike, "--new", folder("new")]) == 0
+    whole = saved("whole", {16: BOTH}, [END])
+    assert main(["compare", old, whole, "--new", saved("new", times)]) == 0
     out = capsys.readouterr().out
     assert re.search(rf"missing in BASE 2: .*{CASE.format(64, 'tiled')}: not asked for", out)
     assert "runs: 2 BASE, 1 NEW" in out
@@ -290,16 +294,14 @@ def test_a_void_case_is_not_compared(loaded):
     assert comparison.cases
 
 
-def load_gathering(folder, comm_s, lost):
-    """Return a run whose arm hides all but `lost` of a gather that takes `comm_s`."""
-    case = gather_matmul(tp=16)
-    lines = gathering(case, 20e-3, comm_s, lost={"serial": 1.0, "chunk_launches": lost, "serial_all_cores": 0.4})
-    return journal.load(save(folder, [HEAD, *lines]))
+def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(loaded):
+    def three(comm_s, lost):
+        """Runs whose arm hides all but `lost` of a gather that takes `comm_s`."""
+        lost = {"serial": 1.0, "chunk_launches": lost, "serial_all_cores": 0.4}
+        lines = [HEAD, *gathering(gather_matmul(), 20e-3, comm_s, lost=lost)]
+        return [loaded(lines, str(number)) for number in range(3)]
 
-
-def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
-    base = [load_gathering(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
-    faster_wire = [load_gathering(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
+    base, faster_wire = three(16e-3, 0.2), three(12e-3, 0.2)
     judged_by = {case.case.rpartition("-")[2]: case.change.of for case in compare(base, base).cases}
     assert judged_by == {"chunk_launches": "hidden", "serial_all_cores": "speed"}  # which hides nothing
     same = compare(base, faster_wire)
@@ -309,6 +311,6 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert "--ffn-wires-of" in same.missing[0].reason
     assert same.exit_code(strict=True) == 0  # `serial_all_cores` cannot be compared, and no run lacks it
     assert same.baseline_speed is None  # `serial` goes over another wire
-    worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
+    worse = compare(base, three(12e-3, 0.4))
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
     assert "hidden -0.20 [" in "\n".join(terminal(worse))

@@ -117,7 +117,7 @@ def check(case, name, later, check=check):
 
 @pytest.fixture(scope="module")
 def noisy(three_shapes):
-    return lambda *more, **env: three_shapes("--ffn-decide=3%", *more, passes=2, more=NOISY, env=env)
+    return lambda *more, **about: three_shapes("--ffn-decide=3%", *more, passes=2, more=NOISY, **about)
 
 
 def by_tokens(run, name):
@@ -140,18 +140,18 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
 
 
 def test_what_others_disturb_is_given_up_after_the_time_of_the_plan(noisy):
-    run = noisy(OTHERS="0.2")
+    run = noisy(others=0.2)
     assert run.code == 0  # as of any run with decisions that did not come
     assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
     assert set(by_tokens(run, "processes").values()) == {LEAST}
     reason = "2 of 3 shapes are undecided after the time of the plan: other processes took 20 % of the CPU."
     assert reason in run.text
     assert reason in run.report
-    assert by_tokens(noisy("-k", "m128", OTHERS="0.05"), "processes")[128] > LEAST
+    assert by_tokens(noisy("-k", "m128", others=0.05), "processes")[128] > LEAST
 
 
 def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
-    run = noisy(CUT=str(3 * LEAST + 4))  # shapes were prepared by then: in the second further process its second one
+    run = noisy(cut=3 * LEAST + 4)  # shapes were prepared by then: in the second further process its second one
     assert run.code == 2
     assert by_tokens(run, "stopped_by") == {64: "decision", 128: "interrupt", 256: "interrupt"}
     assert "go on with it" in run.text
@@ -162,7 +162,7 @@ def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
 
 
 def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy):
-    run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
+    run = noisy("-k", "m64", "--ffn-fail-slower", times=1.1)
     assert run.code == 1
     assert "1 SLOWER of 1 at +-3 %" in run.text
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text

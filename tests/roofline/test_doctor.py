@@ -2,24 +2,22 @@
 
 import os
 import re
+import sys
 import types
 import warnings
 from contextlib import suppress
 from unittest.mock import Mock
 
-import pynvml
 import pytest
 import torch
+from stand_in import make_nvml, properties_of
 from triton.runtime import build
 
 from roofline.commands import doctor
 from roofline.commands.cli import main
 from roofline.host import machine
 
-H100 = types.SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,
-    total_memory=80 * 2**30, uuid="00000000-1111-2222-3333-444444444444",
-)  # fmt: skip
+H100 = properties_of("H100")
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +35,10 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     on_cpu = torch.ones
     monkeypatch.setattr(torch, "ones", lambda *sizes, device: on_cpu(*sizes))
+    monkeypatch.setitem(sys.modules, "pynvml", make_nvml())
     cuda = {"is_available": True, "current_device": 0, "device_count": 1, "mem_get_info": (79 * 2**30, 80 * 2**30)}
-    cuda |= {"get_device_properties": H100}
-    nvml = {
-        "nvmlInit": None, "nvmlDeviceGetCount": 1, "nvmlSystemGetDriverVersion": "580.126.20",
-    }  # fmt: skip
-    for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
-        for name, answer in answers.items():
-            monkeypatch.setattr(module, name, returns(answer))
+    for name, answer in (cuda | {"get_device_properties": H100}).items():
+        monkeypatch.setattr(torch.cuda, name, returns(answer))
     return monkeypatch
 
 
@@ -61,7 +55,7 @@ def test_whole_gpu_has_nothing_lacking(gpu, capsys):
     assert main(["doctor"]) == 0
     *findings, whole = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in findings] == [["ok", "packages"], ["ok", "device"], ["ok", "compiler"]]
-    assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in findings[1]
+    assert "4 SMs, compute capability 9.0; driver made up, torch for CUDA 13.0" in findings[1]
     assert whole == "the default run would be whole here"
 
 

@@ -3,7 +3,6 @@
 The default tier has the common faults; all of them, at each place, are slow.
 """
 
-import functools
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from forked import until
 
 from results import references
 from roofline.commands.cli import main
@@ -53,7 +53,12 @@ OUTCOMES = {
     "own": ("failed", "Own: of its own kind (conftest.py:"),
     "fork": None,
     "noise": None,
+    "mute": ("failed", "MuteError: its text raises ValueError"),
+    "close": ("failed", "exit code 0: it printed nothing, {where}"),
+    "bytes": ("failed", "a message that cannot be read: its length is not that of a message, {where}"),
 }
+ODD = {"mute", "close", "bytes"}
+"""Faults of timed calls alone."""
 COMMON = {
     # place and fault of the default tier
     "prepare SIGKILL",
@@ -62,19 +67,14 @@ COMMON = {
     "numpy SIGKILL",
     "numpy null",
     "numpy own",
+    "numpy mute",
+    "numpy close",
+    "numpy bytes",
     "again-numpy null",
     "torch null",
     "copy SIGKILL",
 }
-STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
-ODD = {
-    "mute": ("failed", "MuteError: its text raises ValueError"),
-    "close": ("failed", "exit code 0: it printed nothing, {where}"),
-    "bytes": ("failed", "a message that cannot be read: its length is not that of a message, {where}"),
-}
-OUTCOMES |= ODD
-STRUCK += [("numpy", fault) for fault in ODD]
-COMMON |= {f"numpy {fault}" for fault in ODD}
+STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES if place == "numpy" or fault not in ODD]
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
 
 
@@ -100,9 +100,9 @@ ROWS = [  # place, fault, processes, whether it is slow
 @pytest.mark.parametrize(
     ("place", "fault", "processes"), [pytest.param(*row, marks=[slow] * is_slow) for *row, is_slow in ROWS]
 )
-def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
+def test_a_fault_costs_what_it_struck(by_forks, place, fault, processes):
     at = f"{place} {0 if place == 'copy' else 128} {fault}"
-    run, lacks = three_shapes(fault=at, processes=processes, shares="forks", more=IMPATIENT), lacking(place, fault)
+    run, lacks = by_forks(fault=at, processes=processes, more=IMPATIENT), lacking(place, fault)
     assert run.code == any(outcome == "failed" for outcome, _ in lacks.values()), run.text
     assert "Traceback" not in run.text
     assert run.reasons.keys() == lacks.keys()
@@ -146,8 +146,8 @@ child.os = SimpleNamespace(**vars(os) | {"killpg": kill_late})
 """A process that is killed is there for another three seconds, as one that a driver holds."""
 
 
-def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
-    run = three_shapes(fault="numpy 128 hang", shares="forks", more=HELD)
+def test_a_process_that_does_not_die_costs_what_it_was_at(by_forks):
+    run = by_forks(fault="numpy 128 hang", more=HELD)
     assert run.code == 1
     assert "Traceback" not in run.text
     assert run.reasons.keys() == {"m128-numpy"}
@@ -161,9 +161,9 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
     ("place", "processes"),
     [("numpy", 1), ("first-numpy", 1), ("torch", 1), pytest.param("numpy", 6, marks=slow)],
 )
-def test_one_death_is_no_proof(three_shapes, place, processes):
+def test_one_death_is_no_proof(by_forks, place, processes):
     """Nobody knows who sent it: the one that was at a call is tried again, alone with the baseline."""
-    run = three_shapes(fault=f"{place} 128 once", processes=processes, shares="forks")
+    run = by_forks(fault=f"{place} 128 once", processes=processes)
     assert (run.code, run.reasons) == (0, {})
     assert sorted(run.cases) == sorted(ALL)
     assert not run.kept.unfinished
@@ -172,16 +172,16 @@ def test_one_death_is_no_proof(three_shapes, place, processes):
     assert set(at_least) == {True}
 
 
-def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
-    run = three_shapes("-k", "m128 and numpy", fault="numpy 128 once", passes=3, shares="forks")
+def test_a_suspect_who_was_the_only_contender_is_measured_whole(by_forks):
+    run = by_forks("-k", "m128 and numpy", fault="numpy 128 once", passes=3)
     assert (run.code, run.reasons, run.kept.unfinished) == (0, {}, False)
     (shape,) = run.kept.shapes.values()
     assert (shape.stopped_by, shape.passes) == ("width", 3)
     assert run.rows["numpy"]["extra_info"]["notes"] == "measured apart"
 
 
-def test_who_changes_the_process_in_a_timed_call_loses_the_row(three_shapes):
-    run = three_shapes("-k", "m128", fault="numpy 128 handler", shares="forks")
+def test_who_changes_the_process_in_a_timed_call_loses_the_row(by_forks):
+    run = by_forks("-k", "m128", fault="numpy 128 handler")
     reason = "numpy: timed calls changed the handler of signal 14, which others share"
     assert (run.code, run.reasons) == (1, {"m128-numpy": ("failed", reason)})
     assert run.cases == ["m128-torch"]
@@ -200,8 +200,8 @@ def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shape
     assert_no_share_is_left(run)
 
 
-def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
-    run = three_shapes("-k", "numpy", fault="prepare 128 once", shares="forks")
+def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(by_forks):
+    run = by_forks("-k", "numpy", fault="prepare 128 once")
     assert (run.code, run.reasons) == (0, {})
     assert sorted(run.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
 
@@ -215,8 +215,8 @@ if "roofline.worker.process" in sys.orig_argv:
 """
 
 
-def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
-    run = three_shapes(more=DIE_EARLY, shares="forks")
+def test_shares_that_end_before_they_begin_anything_end_the_run(by_forks):
+    run = by_forks(more=DIE_EARLY)
     assert run.code == 1
     assert "workers end at their start: signal 9 (SIGKILL)" in run.text
 
@@ -238,16 +238,11 @@ ENDED_SLOWLY = [
 ]
 
 
-@pytest.fixture(scope="module")
-def ended(three_shapes):
-    return functools.cache(lambda fault, passes=1: three_shapes(fault=fault, passes=passes, shares="forks"))
-
-
 @pytest.mark.parametrize(
     ("fault", "passes", "code", "lacks"), [*ENDED, *(pytest.param(*row, marks=slow) for row in ENDED_SLOWLY)]
 )
-def test_a_run_that_was_ended_keeps_whole_rounds_and_is_gone_on_with(ended, fault, passes, code, lacks):
-    run, by = ended(fault, passes), fault.split()[-1]
+def test_a_run_that_was_ended_keeps_whole_rounds_and_is_gone_on_with(by_forks, fault, passes, code, lacks):
+    run, by = by_forks(fault=fault, passes=passes), fault.split()[-1]
     assert run.code == code
     assert "Traceback" not in run.text
     assert sorted(run.reasons) == sorted(lacks)
@@ -267,8 +262,8 @@ def test_a_run_that_was_ended_keeps_whole_rounds_and_is_gone_on_with(ended, faul
     assert sorted(again.cases) == sorted(again.measured) == sorted(ALL)
 
 
-def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(ended):
-    run = ended("numpy 128 KILLED")
+def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(by_forks):
+    run = by_forks(fault="numpy 128 KILLED")
     assert_no_share_is_left(run)
     assert [path.name for path in run.folder.iterdir()] == ["samples.jsonl"]
     assert main(["report", str(run.folder)]) == 0
@@ -289,10 +284,7 @@ def shares_of(root: Path) -> list[str]:
 
 
 def assert_no_share_is_left(run):
-    deadline = time.monotonic() + 10
-    while (left := shares_of(run.root)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+    until(lambda: not shares_of(run.root), looks=200)  # what a fault forks ends by itself after 30 s
 
 
 @pytest.mark.parametrize(
@@ -300,13 +292,12 @@ def assert_no_share_is_left(run):
     [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGKILL,), -9), pytest.param((signal.SIGTERM,), 2, marks=slow)],
     ids=["twice", "killed", "once"],
 )
-def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(three_shapes, tmp_path, signals, code):
+def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(by_forks, tmp_path, signals, code):
     """No limit is near: the share hangs in C. It ends with the run."""
 
     def send() -> None:
-        while not (shares := shares_of(tmp_path)) or not (tmp_path / "hangs").exists():
-            time.sleep(0.1)
-        parent = int(Path("/proc", shares[0], "stat").read_text().rpartition(")")[2].split()[1])
+        until(lambda: shares_of(tmp_path) and (tmp_path / "hangs").exists())
+        parent = int(Path("/proc", shares_of(tmp_path)[0], "stat").read_text().rpartition(")")[2].split()[1])
         sent.append(time.monotonic())
         for number in signals:
             os.kill(parent, number)
@@ -315,7 +306,7 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(thr
     sent = []
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    run = three_shapes(fault="numpy 128 hang", root=tmp_path, shares="forks")
+    run = by_forks(fault="numpy 128 hang", root=tmp_path)
     assert time.monotonic() - sent[0] < 20
     sender.join()
     assert run.code == code
@@ -401,15 +392,15 @@ def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed
     ],
     ids=["much", "escapes", "raised"],
 )
-def test_last_words_are_bounded_and_plain(three_shapes, deed, reason):
-    run = three_shapes("-k", "m128", shares="forks", more=STRIKES.format(deed))
+def test_last_words_are_bounded_and_plain(by_forks, deed, reason):
+    run = by_forks("-k", "m128", more=STRIKES.format(deed))
     assert reason in run.reasons["m128-numpy"][1]
     assert reason in run.text
     assert "\x1b" not in run.text
 
 
-def test_a_worker_that_cannot_begin_ends_the_run_and_says_why(three_shapes):
-    run = three_shapes("-k", "m64", more="\n__import__('tempfile').tempdir = '/nowhere'\n", shares="forks")
+def test_a_worker_that_cannot_begin_ends_the_run_and_says_why(by_forks):
+    run = by_forks("-k", "m64", more="\n__import__('tempfile').tempdir = '/nowhere'\n")
     assert "a worker could not begin: " in run.text
     assert "set TMPDIR to a folder that can be written" in run.text
 

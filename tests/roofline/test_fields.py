@@ -49,12 +49,12 @@ def test_a_run_of_every_other_feature_is_looked_at():
         pytest.param("transformer_step", "test_transformer_step and step-fp32", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_of_the_cpu_fills_the_fields_of_its_operation(op, cases, zygote, environment, tmp_path):
+def test_a_run_of_the_cpu_fills_the_fields_of_its_operation(op, cases, zygote, tmp_path):
     if op not in OPERATIONS:
         pytest.skip("its folder was taken out")
     small = "--ffn-quick", "--ffn-device=cpu", "--ffn-tokens=64", "--ffn-max-seconds=0.1"
     words = ["--benchmark-only", "tests/benchmarks", "-k", cases, *small, f"--ffn-results={tmp_path}"]
-    _, text = zygote.run(["-p", "no:cacheprovider", *words], cwd=str(ROOT), env=environment())
+    _, text = zygote.run(*words)
     print(text)
     (folder,) = tmp_path.iterdir()
     run = journal.load(folder)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
-from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, shape
 
 from conftest import ROOT
 from roofline.analysis.comparison import compare
@@ -13,7 +13,6 @@ from roofline.analysis.records import frame, records_of
 from roofline.report import findings
 from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal, write
-from roofline.store.journal import load
 from roofline.store.stats import grouped
 
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
@@ -101,14 +100,14 @@ def test_two_rounds_have_no_interval_verdict_or_finding_but_that_they_are_few(lo
     for line in (read, matmul):
         del line["low"], line["high"]
     assert {*findings_by_rule(lines)} <= {"few rounds", "roof drifted"}
-    (record,) = [row for row in records_of(loaded(lines)) if row["contender"] == "tiled"]
+    run = loaded(lines)
+    (record,) = [row for row in records_of(run) if row["contender"] == "tiled"]
     assert [record[name] for name in ("time_low_s", "ratio_low", "of_roof_high")] == [None] * 3
     json.dumps(record, allow_nan=False)
-    folder = save(tmp_path / "two", lines)
-    write(folder)
-    assert "| 5e-05 [unknown] |" in (folder / "report.md").read_text()
+    write(tmp_path / "run")
+    assert "| 5e-05 [unknown] |" in (tmp_path / "run" / "report.md").read_text()
     with pytest.raises(ValueError, match="nothing can be compared"):
-        compare([load(folder)], [load(folder)])
+        compare([run], [run])
 
 
 def test_one_sample_of_ten_that_waited_is_no_finding(findings_by_rule):
@@ -159,10 +158,10 @@ def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
     assert [*findings_by_rule(lines)] == ["nothing wrong"]
 
 
-def test_page_lists_the_rules_in_their_order_with_their_limits(tmp_path):
+def test_page_lists_the_rules_in_their_order_with_their_limits(loaded):
     rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", RULES, re.MULTILINE)
     listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
-    run = load(save(tmp_path, LINES))
+    run = loaded(LINES)
     assert [*listed] == [*findings.rules(run, frame(run))]
     limits = {"below own ideal": findings.OWN_IDEAL, "disturbed": findings.OTHERS, "stolen time": findings.STOLEN}
     for rule, limit in limits.items():
@@ -184,7 +183,7 @@ SHARES = [  # ceilings, lines of shapes, whether a share is marked
 
 @pytest.mark.parametrize(("roofs", "shapes", "is_marked"), SHARES)
 def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shapes, is_marked):
-    run = loaded([HEAD, *roofs, *shapes, END])
+    run = loaded(run_of(*roofs, *shapes))
     shown, whole = terminal(run), sections(run, frame(run), ())
     marked = [line for line in shown if "%" in line and line.endswith(" !")]
     assert (bool(marked), shown.count(ABOVE)) == (is_marked, int(is_marked))
@@ -195,8 +194,8 @@ def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shap
 
 
 WORST = [  # lines of a run, how its terminal begins
-    ([HEAD, *HIGH_ROOF, *shape(16, {"cublas": 2e-6, "tiled": 2e-6}), END], ["nothing wrong"]),
-    ([HEAD, *LOW_ROOF, *lines_with_probe(16, FAST, 1e-6, 1e3), END], ["above the roof", "roof drifted", "faster"]),
+    (run_of(*HIGH_ROOF, *shape(16, PLAIN)), ["nothing wrong"]),
+    (run_of(*LOW_ROOF, *lines_with_probe(16, FAST, 1e-6, 1e3)), ["above the roof", "roof drifted", "faster"]),
     (
         [HEAD, *LOW_ROOF, *shape(16, {"cublas": 1e-6, "tiled": 2e-6}, stopped_by="interrupt", throttled=True)],
         ["cut off", "throttled", "above the roof", "and 2 more in the report"],

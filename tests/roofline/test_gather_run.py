@@ -83,7 +83,7 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
 
 
 def test_link_that_is_slower_in_the_rounds_than_it_is_asked_for_voids_them(run):
-    outcome = run(passes=3, env={"ASKED": "1.2"})
+    outcome = run(passes=3, asked=1.2)
     assert unfilled(outcome.kept, "void link") == []
     assert {record["hidden_fraction"] for record in records_of(outcome.kept)} == {None}
     assert "void: link off its pace by -1" in outcome.report

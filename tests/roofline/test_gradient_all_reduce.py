@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from made_up_run import HEAD, lines_of
+from zygote import environment
 
 import roofline
 from conftest import ROOT
@@ -30,7 +31,7 @@ def example():
 
 
 @pytest.mark.slow
-def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(environment, tmp_path, example, capsys):
+def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(tmp_path, example, capsys):
     words = f"--ffn-operations={FILE}", f"--ffn-contenders={','.join(ARMS)}", f"--ffn-results={tmp_path / 'runs'}"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--benchmark-only"]
     env = environment(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
@@ -54,7 +55,7 @@ def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(envir
 
 
 @pytest.mark.slow
-def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zygote, environment, tmp_path):
+def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zygote, tmp_path):
     text = FILE.read_text()
     for right, wrong in (
         ("    reduce(operands.buffer).wait()\n", ""),  # of `flat`: gradients are not summed
@@ -63,8 +64,8 @@ def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zy
         assert text.count(right) == 1
         text = text.replace(right, wrong)
     (tmp_path / "mine.py").write_text(text)
-    words = ["-p", "no:cacheprovider", "--ffn-operations=mine.py", "-k=flat or per_parameter or bucketed_36KiB", *SMALL]
-    code, text = zygote.run(words, cwd=str(tmp_path), env=environment(RANKS="2", SHARES="new"), timeout_s=LIMIT_S)
+    words = ["--ffn-operations=mine.py", "-k=flat or per_parameter or bucketed_36KiB", *SMALL]
+    code, text = zygote.run(*words, cwd=tmp_path, ranks=2, shares="new", timeout_s=LIMIT_S)
     assert code == 1
     assert "rank 0: flat: relative error" in text
     assert "rank 0: per_parameter: the output holds NaN" in text
@@ -111,7 +112,7 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
         "overlapped": {"bucket_bytes": size // 128},
         "bucketed_1MiB": {"bucket_bytes": 2**20},
     }
-    lines = lines_of(case, times, baseline="flat", about=about, slower=lambda index: 1.1 ** (index % 3 - 1))
+    lines = lines_of(case, times, baseline="flat", about=about, wobble=1.1)
     shape = loaded([HEAD, *lines]).shapes[case.id]
     assert example.overhead_and_bandwidth(shape) == pytest.approx((OVERHEAD_S, BYTES_PER_S))
     assert example.best_bucket_bytes(shape) == pytest.approx((2**23 * OVERHEAD_S * BYTES_PER_S) ** 0.5)

@@ -1,7 +1,6 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
 import os
-import types
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_clock import FakeClock
+from stand_in import properties_of
 
 from roofline.host import machine, telemetry
 from roofline.host.device_errors import CallError
@@ -23,18 +23,19 @@ from roofline.worker.rounds import Rounds, take_turns
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
 
-def brief(seconds):
-    return StopRule(max_seconds=seconds, warmup_s=0)
+def turns_of(calls, seconds=1e9, clock=None, seed=0):
+    """Turns without a warm-up, for so long at most."""
+    return take_turns(calls, clock or FakeClock(), StopRule(max_seconds=seconds, warmup_s=0.0), seed=seed)
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
     noise = np.random.default_rng(0).lognormal(sigma=0.1, size=200)
     for seconds, rounds in ((50, 50), (20, 30), (5, 15)):
         times = iter(noise / noise.mean())
-        turns = take_turns({"a": lambda times=times: next(times)}, FakeClock(), brief(seconds), seed=0)
+        turns = turns_of({"a": lambda times=times: next(times)}, seconds)
         assert turns.stopped_by == "time"
         assert len(turns.rounds) == pytest.approx(rounds, abs=2)
-    assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}  # one always
+    assert turns_of({"a": lambda: 100.0}, 5).times_s == {"a": {0: 100.0}}  # one always
 
 
 def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
@@ -69,7 +70,7 @@ def noted(fails_at=None):
 
 
 def test_notes_are_those_of_the_sample():
-    turns = take_turns({"a": noted(), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
+    turns = turns_of({"a": noted(), "b": lambda: 1.0}, 100)
     assert turns.times_s["a"]
     assert {round_.index: round_.values["a"]["noted_s"] for round_ in turns.rounds} == turns.times_s["a"]
     assert not any("b" in round_.values for round_ in turns.rounds)
@@ -98,16 +99,16 @@ def test_who_raises_is_named_and_the_others_go_on_without_it(bad, whole):
 
 def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     entrants = {name: lambda: 1.0 for name in "abc"}
-    first, again, other = (
-        [round_.order for round_ in take_turns(entrants, FakeClock(), QUIET, seed=seed).rounds] for seed in (1, 1, 2)
-    )
+    first, again, other = ([round_.order for round_ in turns_of(entrants, seed=seed).rounds] for seed in (1, 1, 2))
     assert first == again != other
     assert {"".join(sorted(order)) for order in first} == {"abc"}
     assert len({tuple(order) for order in first}) == 6
 
 
 def test_passes_share_the_time_and_only_the_last_may_stop_early():
-    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, FakeClock(), brief(80), seed=0, passes=4)
+    rounds = Rounds(
+        {"a": lambda: 1.0, "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4
+    )
     seen = []
     for _ in range(4):
         assert not rounds.stopped_by
@@ -121,7 +122,7 @@ def test_passes_share_the_time_and_only_the_last_may_stop_early():
 def test_what_the_clock_read_is_with_the_sample_it_took():
     clock = FakeClock()
     clock.readings = [{"slot": 0.0}, {"slot": 1.0}]
-    for round_ in take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, clock, QUIET, seed=0).rounds:
+    for round_ in turns_of({"a": lambda: 1.0, "b": lambda: 2.0}, clock=clock).rounds:
         assert [round_.values[name]["slot"] for name in round_.order] == [0.0, 1.0]
 
 
@@ -129,7 +130,7 @@ def test_late_samples_are_dropped_and_counted():
     readings, heard = iter([1.0, *[None, 1.0] * 200]), []
 
     call = Call(lambda: next(readings), listen=heard.append)
-    turns = take_turns({"a": call}, FakeClock(), QUIET, seed=0)
+    turns = turns_of({"a": call})
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
     assert heard == [1.0] * 15  # neither these nor the warm-up
@@ -168,6 +169,12 @@ def lines_of_day(dtype, flops, bytes_per_s):
     ]
 
 
+def neighbour_of(case, best, sheet) -> str:
+    """Which ceiling's probe is timed beside the case."""
+    probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", case.dtype), ("read", None))]
+    return ceilings.probe_for(case, probes, best, sheet).facts["ceiling"]
+
+
 @pytest.mark.parametrize(
     ("chip", "dtype", "m", "kind"),
     [
@@ -178,20 +185,16 @@ def lines_of_day(dtype, flops, bytes_per_s):
     ],
 )
 def test_the_datasheet_chooses_the_neighbour_whatever_the_day(chip, dtype, m, kind):
-    probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", dtype), ("read", None))]
     sheet = asdict(chips.find(chip))
     best = lines_of_day(dtype, 0.3 * sheet["flops"][dtype], 0.93 * sheet["memory_bandwidth_bytes_per_s"])
-    for layer in ("up", "down"):
-        entrant = ceilings.probe_for(Matmul("xxl", layer, 8, m, dtype), probes, best, sheet)
-        assert entrant.facts["ceiling"] == kind
+    assert [neighbour_of(Matmul("xxl", layer, 8, m, dtype), best, sheet) for layer in ("up", "down")] == [kind, kind]
 
 
 def test_without_a_datasheet_the_first_ceilings_choose_the_neighbour():
-    probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", "bf16"), ("read", None))]
     intensity = CASE.work.device_intensity
     low, high = (lines_of_day("bf16", ridge * 1e11, 1e11) for ridge in (0.9 * intensity, 1.1 * intensity))
     for lines, kind in ((low, "matmul"), (low + high, "matmul"), (high, "read"), (high + low, "read")):
-        assert ceilings.probe_for(CASE, probes, lines, None).facts["ceiling"] == kind
+        assert neighbour_of(CASE, lines, None) == kind
 
 
 def crash():
@@ -304,9 +307,7 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch):
 def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):
     import torch
 
-    numbers = dict.fromkeys(("multi_processor_count", "major", "minor", "L2_cache_size", "total_memory"), 1)
-    gpu = types.SimpleNamespace(name="a GPU", **numbers)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties_of("H100"))
     given = {"CUDA_CACHE_PATH": f"{Path.home()}/nv", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "SECRET_CUDA_": "1"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)

@@ -46,8 +46,8 @@ def test_names_are_asked_for_once_after_all_that_is_timed_and_a_failure_costs_th
     assert "Kernel names: not all were found: RuntimeError: no CUPTI here" in outcome.text
 
 
-def test_profiler_that_dies_costs_names_alone(three_shapes):
-    outcome = three_shapes(conftest=DIES, shares="forks")
+def test_profiler_that_dies_costs_names_alone(by_forks):
+    outcome = by_forks(conftest=DIES)
     assert outcome.code == 0
     assert len(outcome.cases) == 6
     assert "Kernel names: not all were found: signal 9 (SIGKILL), in its first call" in outcome.text

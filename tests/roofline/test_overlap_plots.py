@@ -160,7 +160,7 @@ def test_blocks_of_a_timeline():
     rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
     # a kernel that waits on the chip is one block
-    assert chip_blocks("row_block", timeline_line(case, "row_block", 1.5, 1.5, 1.6)) == [(0, 1.6, None)]
+    assert chip_blocks("row_block", line | {"waits": [], "end_s": 1.6}) == [(0, 1.6, None)]
 
 
 def test_pieces_of_a_part_are_sent_together():

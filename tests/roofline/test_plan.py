@@ -100,8 +100,8 @@ CALLS = [  # what a first call does, options, why it has no number
 
 
 @pytest.mark.parametrize(("deed", "option", "reason"), CALLS)
-def test_a_first_call_has_patience_while_it_uses_the_cpu(three_shapes, deed, option, reason):
-    run = three_shapes("-k", "m64", *option.split(), more=FIRST_CALL.replace("DEED", deed), shares="forks")
+def test_a_first_call_has_patience_while_it_uses_the_cpu(by_forks, deed, option, reason):
+    run = by_forks("-k", "m64", *option.split(), more=FIRST_CALL.replace("DEED", deed))
     assert [*run.reasons] == ["m64-numpy"] * bool(reason)
     assert run.code == bool(reason)
     assert reason in run.text

@@ -39,7 +39,7 @@ HIDDEN = OWN.format(fixture="", first="request.getfixturevalue('ffn_benchmark')"
 
 @pytest.fixture(scope="module")
 def timed(run_project):
-    return run_project("--benchmark-only", env={"DRAW": "1"})
+    return run_project("--benchmark-only", draw=1)
 
 
 def samples(outcome, name):
@@ -88,7 +88,7 @@ def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
 def test_pytest_benchmark_reads_the_file_and_compares_where_that_is_asked_for(run_project):
     first = run_project("--benchmark-only", "-k", "torch", "--benchmark-autosave")
     assert "Legend:" not in first.text
-    again = run_project("--benchmark-only", "-k", "torch", "--benchmark-compare", root=first.root, env={"SLOWER": "2"})
+    again = run_project("--benchmark-only", "-k", "torch", "--benchmark-compare", root=first.root, slower=2)
     assert "(NOW)" in again.text
     assert "machine_info is different" not in again.text
     assert "Wrote benchmark data in: the run's folder" in again.text
@@ -124,7 +124,7 @@ def test_what_would_save_another_number_fails_and_gets_none(run_project, tests, 
 
 
 def test_the_matmul_ceiling_is_that_of_the_fastest_of_all_contenders_and_probes(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.01"})
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", slower=0.01)
     record = outcome.rows["numpy"]["extra_info"]
     assert record["of_roof"] > 1  # of the probe beside it
     assert re.search(
@@ -133,7 +133,7 @@ def test_the_matmul_ceiling_is_that_of_the_fastest_of_all_contenders_and_probes(
 
 
 def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.004"})
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", slower=0.004)
     assert (outcome.code, [*outcome.rows]) == (1, ["torch"])
     ((kind, reason),) = outcome.reasons.values()
     assert kind == "failed"
@@ -143,7 +143,7 @@ def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run
 
 def test_a_cpu_of_unknown_instructions_has_no_floor_and_the_report_says_so(run_project):
     more = "\nINSTRUCTION_SETS.clear()\n"
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.004"}, more=more)
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", slower=0.004, more=more)
     assert (outcome.code, [*outcome.rows]) == (0, ["torch", "numpy"])
     assert "No floor under times of fp32: /proc/cpuinfo names no instruction set" in outcome.report
 

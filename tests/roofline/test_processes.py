@@ -55,8 +55,8 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
     assert (shape.processes, {round_.process for round_ in shape.rounds}) == (2, {0, 1})
 
 
-def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="forks")
+def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(by_forks):
+    run = by_forks(passes=2, processes=3, fault="later-numpy 256 SIGKILL")
     assert run.code == 1
     assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})

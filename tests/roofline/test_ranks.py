@@ -7,13 +7,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pytest
 from features import unfilled
+from outcome import Outcome
+from zygote import environment
 
 from conftest import ROOT
 from roofline.store import journal
@@ -29,34 +28,20 @@ OF_ONE_THAT_STOPS = {"ROOFLINE_PATIENCE_S": "24", "TORCH_ELASTIC_SHUTDOWN_TIMEOU
 BOUND_S = 240.0
 
 
-@dataclass
-class Ended:
-    """A run of several ranks, and what goes on with it."""
-
-    code: int
-    text: str
-    folder: Path | None
-    go_on: Callable[..., "Ended"]
-
-    @property
-    def kept(self) -> journal.Run:
-        return journal.load(self.folder)
-
-
 @pytest.fixture(scope="module")
-def ranks(zygote, environment, tmp_path_factory):
+def ranks(zygote, tmp_path_factory):
     """`ranks(*arguments, fault=...)`: the end of two ranks, or `count`, that measure in a new folder. `more` goes into
     their environment. CASES come first: a share is forked, which it cannot be once its process computed with torch."""
 
-    def run(*arguments, fault="", count=2, into=None, timed=True, **more) -> Ended:
-        words = ["-p", "no:cacheprovider", "-p", "planted", *["--benchmark-only"] * timed, *CASES, *arguments]
+    def run(*arguments, fault="", count=2, into=None, timed=True, **more) -> Outcome:
+        words = ["-p", "planted", *["--benchmark-only"] * timed, *CASES, *arguments]
         bounds = OF_ONE_THAT_STOPS if fault.endswith("turns SIGSTOP") else BOUNDS
-        env = environment(**bounds | more, RANKS=str(count), FAULT=fault, TMPDIR=str(into), SHARES="new")
-        code, text = zygote.run(words, cwd=str(ROOT), env=env, timeout_s=BOUND_S)
+        variables = bounds | {"fault": fault, "tmpdir": into, "shares": "new"} | more
+        code, text = zygote.run(*words, timeout_s=BOUND_S, ranks=count, **variables)
         folder = max(into.glob("results/*-*"), default=None)
-        return Ended(code, text, folder, partial(run, f"--ffn-resume={folder}", into=into))
+        return Outcome(code, text, folder, partial(run, f"--ffn-resume={folder}", into=into))
 
-    def begin(*arguments, given=SMALL, **about) -> Ended:
+    def begin(*arguments, given=SMALL, **about) -> Outcome:
         into = tmp_path_factory.mktemp("ranks")
         return run(*given, f"--ffn-results={into / 'results'}", *arguments, into=into, **about)
 
@@ -210,13 +195,13 @@ def test_plain_tests_check_what_gathers_on_all_ranks_and_the_rest_on_one(ranks):
         ("", [0, 0], ""),
     ],
 )
-def test_torchrun_itself(environment, tmp_path, fault, codes, message):
+def test_torchrun_itself(tmp_path, fault, codes, message):
     """An agent for each of two nodes. That of a rank which is killed ends the others of its node, and the store; where
     nothing is, rank 0's node may be the first that has finished, and its store goes with it."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    words = [*SMALL, f"--ffn-results={tmp_path}", "-p", "planted", "-p", "no:cacheprovider", "--benchmark-only", *CASES]
+    words = [*SMALL, f"--ffn-results={tmp_path}", "-p", "planted", "--benchmark-only", *CASES]
     env = environment(**BOUNDS, FAULT=fault, TORCH_CPP_LOG_LEVEL="ERROR", OMP_NUM_THREADS="1")
     agents = []
     for node, count in enumerate((1, 2)):

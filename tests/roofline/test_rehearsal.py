@@ -4,7 +4,6 @@ The runners, kernels and links are the project's own, and so is all that times, 
 is stood in for, and why, `stand_in` says.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import stand_in
 from features import unfilled
 
-from conftest import ROOT
 from roofline.analysis.records import records_of
 from roofline.commands.cli import main
 from roofline.operations import OPERATIONS
@@ -72,18 +70,16 @@ class Rehearsed:
 
 
 @pytest.fixture(scope="module")
-def rehearse(tmp_path_factory, zygote, environment):
+def rehearse(tmp_path_factory, zygote):
     """`rehearse(card, *arguments)`: a run of the checkout's benchmarks on a stand-in for `card`; see `stand_in.FAULT`
     for `fault`."""
 
     def run(card, *arguments, fault="", **more) -> Rehearsed:
         folder = tmp_path_factory.mktemp("rehearsed")
         (folder / "rehearsed.py").write_text(PLUGIN)
-        env = environment(SHARES="forks", **more)
-        env |= {stand_in.NAMED: card, stand_in.FAULT: fault and f"{fault} {folder / 'struck'}"}
-        env["PYTHONPATH"] = f"{folder}{os.pathsep}{env['PYTHONPATH']}"
+        more |= {stand_in.NAMED: card, stand_in.FAULT: fault and f"{fault} {folder / 'struck'}"}
         how = ["-p", "rehearsed", "--benchmark-only", "tests/benchmarks", f"--ffn-results={folder / 'results'}"]
-        code, text = zygote.run([*how, *HOW, *arguments], cwd=str(ROOT), env=env)
+        code, text = zygote.run(*how, *HOW, *arguments, shares="forks", pythonpath=folder, **more)
         print(text)
         return Rehearsed(code, text, max((folder / "results").iterdir()))
 

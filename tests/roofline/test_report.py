@@ -15,20 +15,13 @@ from roofline.commands.cli import main
 from roofline.report import findings as findings_module
 from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
-from roofline.store import journal
 
 FAST = {"cublas": 2e-6, "tiled": 4e-6}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return save(tmp_path / "run", LINES)
-
-
 @pytest.mark.parametrize("ceilings", [[], [ceiling("read", 4e12)]])
-def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings):
-    lines = [HEAD, *ceilings, *shape(16, {"cublas": [2e-6, 3e-6, 4e-6] * 10})]
-    rows = frame(journal.load(save(tmp_path / "run", lines)))
+def test_without_both_ceilings_there_are_rates_but_no_shares(loaded, ceilings):
+    rows = frame(loaded([HEAD, *ceilings, *shape(16, {"cublas": [2e-6, 3e-6, 4e-6] * 10})]))
     assert rows[["roof_tflops", "of_roof"]].isna().all(axis=None)
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
     assert tables.terminal(tables.texts(rows, tables.TABLES["throughput"].columns))
@@ -42,21 +35,21 @@ def test_where_the_dispatchers_choice_was_not_measured_the_table_says_so(loaded)
     assert table["dispatched [95 %]"].tolist() == ["0.500 tiled", "unmeasured"]
 
 
-def test_speed_by_tokens_is_a_frame_and_csv_prints_it(folder, capsys):
-    run = with_libraries(folder, {"cublas": [2e-6, 2.2e-6] * 15, "tiled": 4e-6, "lt": 1e-6})
+def test_speed_by_tokens_is_a_frame_and_csv_prints_it(loaded, tmp_path, capsys):
+    run = loaded(with_libraries({"cublas": [2e-6, 2.2e-6] * 15, "tiled": 4e-6, "lt": 1e-6}))
     (row,) = roofline.by_tokens(run).to_dict("records")
     assert [*row] == [*GROUPS["tokens"], "lt", "lt_low", "lt_high"]
     assert (row["fastest"], row["least_shape"]) == ("tiled", "up tp1")
     assert row["tflops"] == pytest.approx(2 * 16 * 1024**2 / 4e-6 / 1e12)
     assert math.isnan(row["dispatched_ratio"])
-    assert main(["csv", str(folder), "--by-tokens"]) == 0
+    assert main(["csv", str(tmp_path / "run"), "--by-tokens"]) == 0
     (printed,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert [*printed] == [*row]
     assert float(printed["ratio_to_baseline"]) == row["ratio_to_baseline"]
 
 
-def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder):
-    rows = frame(journal.load(folder)).head(2)
+def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(loaded):
+    rows = frame(loaded(LINES)).head(2)
     rows.loc[1, ["ratio_low", "of_roof_low"]] = 0.0
     rows.loc[1, ["ratio_high", "of_roof_high"]] = math.inf
     assert tables.markdown(tables.texts(rows, tables.TABLES["throughput"].columns)).count("[unknown]") == 2
@@ -64,15 +57,15 @@ def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder)
     assert tables.markdown(tables.texts(rows, tables.TABLES["throughput"].columns)).count("[unknown]") == 1
 
 
-def with_libraries(folder, times):
-    """A run in which all but cuBLAS and `tiled` are libraries."""
+def with_libraries(times):
+    """Lines of a run in which all but cuBLAS and `tiled` are libraries."""
     about, *rounds = shape(16, times)
     about["entrants"] |= {"lt": about["entrants"].get("lt", {}) | {"of_library": True}}
-    return journal.load(save(folder, [*LINES[:5], about, *rounds]))
+    return [*LINES[:5], about, *rounds]
 
 
-def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
-    run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 2e-6})
+def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(loaded):
+    run = loaded(with_libraries({"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 2e-6}))
     assert not [text for text in findings(run, frame(run)) if text.startswith("unequal")]
     rows = frame(run)
     rows.loc[rows["contender"] == "cublas_again", ["ratio_to_baseline", "ratio_low", "ratio_high"]] = 1.05, 1.04, 1.06
@@ -82,10 +75,6 @@ def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
         "cublas_again on up, tp 1, M 16, bf16"
     )
     assert not [*findings_module.unequal(rows)]  # one interval of twenty may miss
-
-
-def memory_roofline(folder, lines):
-    return plots.memory_roofline(frame(journal.load(save(folder / "run", lines))))
 
 
 def lines_of_cpu(*tokens):
@@ -100,9 +89,9 @@ def heights(axes):
     return sorted(y for bars in axes.containers for y in bars.lines[0].get_ydata())
 
 
-def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
-    figure = memory_roofline(tmp_path, lines_of_cpu(1, 16, 100, 8192))
-    records = records_of(journal.load(tmp_path / "run"))
+def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(loaded):
+    run = loaded(lines_of_cpu(1, 16, 100, 8192))
+    figure, records = plots.memory_roofline(frame(run)), records_of(run)
     axes, few_rows = figure.axes
     figure.draw_without_rendering()
     assert "100 GFLOP/s" in [text.get_text() for text in axes.get_yticklabels()]
@@ -116,12 +105,13 @@ def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
     assert (roof.get_ydata()[0], roof.get_xdata()[-1]) == pytest.approx((4, 100))
 
 
-def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
-    figure = memory_roofline(tmp_path, lines_of_cpu(4096, 8192))
+def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(loaded):
+    figure = plots.memory_roofline(frame(loaded(lines_of_cpu(4096, 8192))))
     finding = "tiled: 0.500 of cublas's speed in the geometric mean over 2 shapes"
     assert figure.get_suptitle().startswith(finding)
     assert len(figure.axes) == 1
-    figure = memory_roofline(tmp_path, [*LINES[:5], *shape(16, {"cublas": 1e-6}, throttled=True)])
+    throttled = [*LINES[:5], *shape(16, {"cublas": 1e-6}, throttled=True)]
+    figure = plots.memory_roofline(frame(loaded(throttled)))
     assert figure.get_suptitle().startswith("FLOP/s of cublas")
     assert figure.axes[0].get_legend().get_title().get_text().endswith("; throttled in 1 of 1")
 

@@ -12,19 +12,18 @@ from roofline.operations import contenders
 FILE = ROOT / "docs" / "examples" / "rms_norm.py"
 
 
-def pytest_of(zygote, environment, *words: str) -> tuple[int, str]:
-    given = ["-q", "-p", "no:cacheprovider", f"--ffn-operations={FILE}", "--ffn-device=cpu", *words]
-    return zygote.run(given, cwd=str(ROOT), env=environment())
+def pytest_of(zygote, *words: str) -> tuple[int, str]:
+    return zygote.run("-q", f"--ffn-operations={FILE}", "--ffn-device=cpu", *words)
 
 
-def test_both_parts_are_right_in_the_interpreter(zygote, environment):
-    code, text = pytest_of(zygote, environment, "--ffn-tokens=3")
+def test_both_parts_are_right_in_the_interpreter(zygote):
+    code, text = pytest_of(zygote, "--ffn-tokens=3")
     assert (code, "4 passed" in text) == (0, True), text
 
 
-def test_a_run_has_its_field_table_and_figure_and_is_redrawn_with_its_file(zygote, environment, tmp_path):
+def test_a_run_has_its_field_table_and_figure_and_is_redrawn_with_its_file(zygote, tmp_path):
     small = "--ffn-tokens=16", "--ffn-max-seconds=0.1", "--ffn-processes=1", f"--ffn-results={tmp_path}"
-    code, text = pytest_of(zygote, environment, "--benchmark-only", *small)
+    code, text = pytest_of(zygote, "--benchmark-only", *small)
     assert code == 0, text
     (folder,) = tmp_path.iterdir()
     cases = roofline.load(folder).frame()

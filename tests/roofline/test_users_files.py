@@ -1,6 +1,7 @@
 """Files of a user's in another folder: a contender, and the operation of docs/your-operation.md, to their points on the
 roofline."""
 
+import functools
 import importlib.util
 import os
 import re
@@ -30,18 +31,12 @@ whole host."""
 
 
 @pytest.fixture
-def run(tmp_path, zygote, environment):
+def run(tmp_path, zygote):
     """`run(*words)`: the exit code and what pytest says of files in a folder of a user's; `shares` as for
     `run_project`."""
     (tmp_path / "norm_matmul.py").write_text(FILE)
     (tmp_path / "small_cache.py").write_text(SMALL_CACHE)
-    places = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
-
-    def begin(*words: str, shares: str = "") -> tuple[int, str]:
-        env = environment(PYTHONPATH=places, SHARES=shares)
-        return zygote.run(["-q", "-p", "no:cacheprovider", "-p", "small_cache", *words], cwd=str(ROOT), env=env)
-
-    return begin
+    return functools.partial(zygote.run, "-q", "-p", "small_cache", pythonpath=tmp_path)
 
 
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from forked import Fork, until
 from made_up_run import END, HEAD
 
 from conftest import ROOT
@@ -51,18 +51,19 @@ def make(tmp_path):
     return run
 
 
-def held_by(out: Path) -> dict[str, list[str]]:
-    """The files of each archive in `out`."""
-    names = {}
-    for path in out.iterdir():
-        with tarfile.open(path) as archive:
-            names[path.name] = [member.name for member in archive if member.isfile()]
-    return names
+@pytest.fixture
+def brought(tmp_path):
+    """`brought()`: {archive: {file: its text}} of what the visit has brought home so far."""
 
+    def read() -> dict[str, dict[str, str]]:
+        files = {}
+        for path in (tmp_path / "out").iterdir():
+            with tarfile.open(path) as archive:
+                members = [member for member in archive if member.isfile()]
+                files[path.name] = {member.name: archive.extractfile(member).read().decode() for member in members}
+        return files
 
-def text_of(out: Path, archive: str, name: str) -> str:
-    with tarfile.open(out / archive) as file:
-        return file.extractfile(name).read().decode()
+    return read
 
 
 def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
@@ -215,17 +216,17 @@ def test_the_whole_list_has_no_limit(stand):
     assert "+".join(stand(float("inf")).begun).split("+") == [step.name for step in STEPS]
 
 
-def test_steps_that_share_an_archive_are_one_run(stand, tmp_path):
+def test_steps_that_share_an_archive_are_one_run(stand, brought):
     two = Step("two", 1, 60, selects="test_two", archive="first")
     made = stand(9, MEASURES, two)
     assert made.codes == {"one": 0, "two": 0}
-    assert held_by(tmp_path / "out")["first.tgz"] == [f"first/one+two/{RUN}/samples.jsonl"]
+    assert [*brought()["first.tgz"]] == [f"first/one+two/{RUN}/samples.jsonl"]
     command = made.commands["one+two"]
     assert command[-2:] == ["-k", "(test_one) or (test_two)"]
     assert "--ffn-no-report" in command
 
 
-def test_failures_stop_nothing_but_what_needs_them_and_logs_come_home(make, tmp_path, capsys):
+def test_failures_stop_nothing_but_what_needs_them_and_logs_come_home(make, brought, capsys):
     made = make(
         Step("doctor", 1, 9, "sh -c 'exit 3'"),
         Step("scatters", 1, 9, "true", needs="doctor"),
@@ -234,55 +235,48 @@ def test_failures_stop_nothing_but_what_needs_them_and_logs_come_home(make, tmp_
     )
     assert made.codes == {"doctor": 3, "gone": visit.NOT_FOUND, "last": 0}
     assert "scatters: not begun, doctor ended with exit code 3" in capsys.readouterr().out
-    assert "logs/a.json" in held_by(tmp_path / "out")["logs.tgz"]
-    assert "no-such-tool" in text_of(tmp_path / "out", "logs.tgz", "logs/gone.log")
-    assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 4
+    logs = brought()["logs.tgz"]
+    assert "logs/a.json" in logs
+    assert "no-such-tool" in logs["logs/gone.log"]
+    assert logs["logs/conditions.txt"].count("H100") == 4
 
 
-def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(stand, tmp_path, capsys):
+def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(stand, brought, capsys):
     made = stand(9, MEASURES, Step("two", 1, 9), takes=OVER)
     assert made.codes == {"one": None, "two": 0}
     assert "one: cut off at 60 s" in capsys.readouterr().out
     made = stand(9, MEASURES, takes=OVER)
     assert made.codes == {"one": 0, "two": 0}
-    lines = text_of(tmp_path / "out", "first.tgz", f"first/one/{RUN}/samples.jsonl").splitlines()
+    lines = brought()["first.tgz"][f"first/one/{RUN}/samples.jsonl"].splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["run", "resumed", "not_measured", "end"]
 
 
-def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(stand, tmp_path):
+def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(stand, brought):
     stand(9, MEASURES, takes=OVER)
     made = stand(9, MEASURES, takes=OVER, codes={"one": visit.REFUSED})
     assert made.codes == {"one": 0}
-    runs = {Path(name).parts[1] for name in held_by(tmp_path / "out")["first.tgz"]}
+    runs = {Path(name).parts[1] for name in brought()["first.tgz"]}
     assert runs == {"one", "refused-one"}
 
 
-def test_counting_adds_to_the_run_of_another_step_once_that_is_there(stand, tmp_path, capsys):
+def test_counting_adds_to_the_run_of_another_step_once_that_is_there(stand, brought, capsys):
     counters = Step("counters", 1, 9, archive="first", counts="one")
     assert stand(9, counters).codes == {}
     assert "counters: not begun, there is no run of one" in capsys.readouterr().out
     assert stand(9, MEASURES, counters).codes == {"one": 0, "counters": 0}
-    (name,) = held_by(tmp_path / "out")["first.tgz"]
-    assert "counted" in text_of(tmp_path / "out", "first.tgz", name).splitlines()[-1]
+    (journal,) = brought()["first.tgz"].values()
+    assert "counted" in journal.splitlines()[-1]
 
 
-def test_a_step_past_its_limit_is_killed_with_children_that_lead_a_session_of_their_own(make, tmp_path):
+def test_a_step_past_its_limit_is_killed_with_children_that_lead_a_session_of_their_own(make, brought):
     make(Step("hangs", 1, 3, "sh -c 'setsid sleep 60 & echo $$ $!; wait'"))
-    for pid in text_of(tmp_path / "out", "logs.tgz", "logs/hangs.log").split()[:2]:
+    for pid in brought()["logs.tgz"]["logs/hangs.log"].split()[:2]:
         until(lambda pid=pid: is_gone(pid))
 
 
 def is_gone(pid: str) -> bool:
     status = Path(f"/proc/{pid}/status")
     return not status.exists() or "zombie" in status.read_text()
-
-
-def until(holds):
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it does not come")
 
 
 def test_what_is_never_left_out_keeps_its_time(stand):
@@ -318,7 +312,7 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
     ids=["killed", "interrupted"],
 )
 def test_a_visit_that_is_ended_in_a_step_has_brought_home_those_before(
-    stand, monkeypatch, tmp_path, number, code, archives, left
+    stand, brought, monkeypatch, tmp_path, number, code, archives, left
 ):
     """Interrupted, it brings what that step has, too. The visit is a fork that hangs at the end of its second step."""
     steps = MEASURES, Step("two", 1, 60, selects="test_two", archive="second")
@@ -332,14 +326,13 @@ def test_a_visit_that_is_ended_in_a_step_has_brought_home_those_before(
             return code
 
     monkeypatch.setattr(visit, "Visit", HeldUp)
-    if not (pid := os.fork()):
-        os._exit(visit.main([f"--out={tmp_path / 'out'}"], steps))
+    child = Fork(lambda: visit.main([f"--out={tmp_path / 'out'}"], steps))
     until((tmp_path / "begun").exists)
-    os.kill(pid, number)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
-    held = held_by(tmp_path / "out")
+    os.kill(child.pid, number)
+    assert child.wait() == code
+    held = brought()
     assert held.keys() - {"logs.tgz"} == archives
-    assert held["first.tgz"] == [f"first/one/{RUN}/samples.jsonl"]
+    assert [*held["first.tgz"]] == [f"first/one/{RUN}/samples.jsonl"]
     assert stand(9, *steps).begun == left
 
 

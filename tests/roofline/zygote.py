@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
+from functools import partial
+from pathlib import Path
 
 import forked
 
@@ -23,22 +24,36 @@ HEAVY = (
     *("roofline.pytest_plugin.narrator", "roofline.supervise.measuring"),
 )
 MESSAGE_BYTES = 1 << 18
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def environment(pythonpath=ROOT, **variables) -> dict[str, str]:
+    """This process's, without the interpreter that tests of kernels switch on, and with these `variables`."""
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
+    kept["PYTHONPATH"] = os.pathsep.join(map(str, [pythonpath, ROOT, HERE, kept.get("PYTHONPATH", "")]))
+    # The plugin takes a second to import, which is as long as a small run.
+    kept["PYTEST_ADDOPTS"] = "-p no:hypothesispytest -p no:cacheprovider"
+    return kept | {name.upper(): str(value) for name, value in variables.items()}
 
 
 class Zygote:
     """The tests' end of it."""
 
-    def __init__(self, environment: dict[str, str]):
+    def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        about = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()], "env": environment}
-        self._process = subprocess.Popen(command, **about)
+        about = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
+        env = environment(torch_cpp_log_level="ERROR")  # as the conftest of the checkout has it for ranks
+        self._process = subprocess.Popen(command, env=env, **about)
         theirs.close()
 
-    def run(self, arguments: list[str], *, timeout_s: float = 600.0, **about) -> tuple[int, str]:
-        """Exit code and output of `pytest` with `arguments`; `about` is what `begin` takes. Raises TimeoutError."""
+    def run(self, *words, cwd=ROOT, timeout_s=600.0, file_bytes=None, **variables) -> tuple[int, str]:
+        """Exit code and output of `pytest` with these words, in the checkout unless told; `variables` are those of
+        `environment`, the others what `begin` takes. Raises TimeoutError."""
         reader, writer = os.pipe()
-        request = json.dumps({"arguments": arguments} | about).encode()
+        about = {"cwd": str(cwd), "env": environment(**variables), "file_bytes": file_bytes}
+        request = json.dumps({"arguments": [*map(str, words)]} | about).encode()
         socket.send_fds(self._socket, [request], [writer])
         os.close(writer)
         pid = int(self._socket.recv(MESSAGE_BYTES))
@@ -50,7 +65,7 @@ class Zygote:
                 text += more
         os.kill(pid, signal.SIGKILL)
         self._socket.recv(MESSAGE_BYTES)
-        raise TimeoutError(f"pytest {' '.join(arguments)} took {timeout_s:g} s, and said: {text.decode()}")
+        raise TimeoutError(f"pytest {words} took {timeout_s:g} s, and said: {text.decode()}")
 
     def close(self) -> None:
         self._process.kill()  # it has nothing to save, and what it imported takes long to end
@@ -66,8 +81,7 @@ def quicken(drawn: bool, shares: str) -> None:
 
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
-        for figures in (plots.FIGURES, plots.OF_RUN):
-            figures |= dict.fromkeys(figures, lambda about: None)
+        plots.FIGURES = plots.OF_RUN = {}
     if not shares:
         hooks.runs_here = lambda *about: True
     if shares == "forks":
@@ -75,12 +89,20 @@ def quicken(drawn: bool, shares: str) -> None:
     gc.freeze()  # at its end pytest collects garbage five times
 
 
-def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None = None) -> None:
-    """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
+def begin(
+    channel: socket.socket, output: int, *, arguments: list[str], cwd: str, env: dict[str, str],
+    file_bytes: int | None = None,
+) -> int:  # fmt: skip
+    """Be a run of pytest in the folder `cwd`, which prints to `output`, and whose files may have `file_bytes`. Returns
+    its exit code.
 
     It draws pictures where `env` has DRAW, has the shares that SHARES says, and stands in for torchrun with as many
     ranks as RANKS says.
     """
+    channel.close()
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,10 +116,7 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     quicken("DRAW" in env, env.get("SHARES", ""))
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
-    code = torchrun(int(env["RANKS"]), arguments) if "RANKS" in env else __import__("pytest").main(arguments)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # what it imported takes long to end
+    return torchrun(int(env["RANKS"]), arguments) if "RANKS" in env else __import__("pytest").main(arguments)
 
 
 def torchrun(ranks: int, arguments: list[str]) -> int:
@@ -111,52 +130,32 @@ def torchrun(ranks: int, arguments: list[str]) -> int:
     about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1, "GROUP_RANK": 0}
     about |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
     about |= {"TORCHELASTIC_MAX_RESTARTS": os.environ.get("RESTARTS", 0), "OMP_NUM_THREADS": 1}
-    pids = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if not pid:
-            be_rank(rank, {name: str(value) for name, value in about.items()}, arguments)
-        pids.append(pid)
-    codes: dict[int, int] = {}
+    about = {name: str(value) for name, value in about.items()}
+    processes = [forked.Fork(partial(be_rank, rank, about, arguments)) for rank in range(ranks)]
     kill_at = math.inf
-    while len(codes) < ranks:
-        left = set(pids) - set(codes)
-        for pid in left:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-        left -= set(codes)
-        if any(codes.values()) and kill_at == math.inf:
+    while left := [process for process in processes if process.poll() is None]:
+        if kill_at == math.inf and any(process.returncode for process in processes):
             kill_at = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-            signal_all(signal.SIGTERM, left)
+            for process in left:
+                process.terminate()
         if time.monotonic() > kill_at:
-            signal_all(signal.SIGKILL, left)
+            for process in left:
+                process.kill()
         time.sleep(0.02)
-    print("exit codes of the ranks:", *[codes[pid] for pid in pids], flush=True)
-    return int(any(codes.values()))
+    codes = [process.returncode for process in processes]
+    print("exit codes of the ranks:", *codes, flush=True)
+    return int(any(codes))
 
 
-def be_rank(rank: int, about: dict[str, str], arguments: list[str]) -> None:
-    """Be a rank's process. Does not return."""
+def be_rank(rank: int, about: dict[str, str], arguments: list[str]) -> int:
+    """Be a rank's process. Returns its exit code."""
     os.environ.update(about | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
-    of_rank, place, deed = (os.environ.get("FAULT") or "none nowhere nothing").split()
-    if (of_rank, place) == (str(rank), "words"):
-        arguments = [*arguments, deed]
-    code = 1
-    try:
-        code = __import__("pytest").main(arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # what was inherited of the store has a thread that is not here
+    import planted  # which reads the environment
 
-
-def signal_all(number: int, pids: set[int]) -> None:
-    for pid in pids:
-        os.kill(pid, number)
+    if planted.is_struck("words"):
+        arguments = [*arguments, planted.WHAT]
+    return __import__("pytest").main(arguments)
 
 
 def main(descriptor: int) -> None:
@@ -168,15 +167,10 @@ def main(descriptor: int) -> None:
         request, files, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
         if not request:
             return  # the tests were killed
-        if not (pid := os.fork()):
-            channel.close()
-            for number in (1, 2):
-                os.dup2(files[0], number)
-            os.close(files[0])
-            begin(**json.loads(request))
+        child = forked.Fork(partial(begin, channel, files[0], **json.loads(request)))
         os.close(files[0])
-        channel.send(str(pid).encode())
-        channel.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+        channel.send(str(child.pid).encode())
+        channel.send(str(child.wait()).encode())
 
 
 if __name__ == "__main__":
