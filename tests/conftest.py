@@ -6,9 +6,11 @@ import json
 import os
 import sys
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elsewhere import in_checkout
@@ -63,26 +65,36 @@ def dtype(device, request):
 
 
 @pytest.fixture(scope="session")
-def elsewhere(tmp_path_factory):
-    """`elsewhere(function, *arguments)`: what a function of a module returns, as JSON has it, in a process where Triton
-    compiles; this one may interpret. The first of pytest's processes that asks for it has it made for all.
-
-    Each is forked from one that has imported torch and Triton, which takes most of the time.
-    """
+def once(tmp_path_factory):
+    """`once(name, make)`: the JSON that `make()` returns, made by the first of pytest's processes that asks for it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
+
+    def run(name: str, make: Callable[[], Any]) -> Any:
+        path = folder / hashlib.sha256(name.encode()).hexdigest()
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                path.write_text(json.dumps(make()))
+        return json.loads(path.read_text())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def elsewhere(once):
+    """`elsewhere(function, *arguments)`: what a function of a module returns, as JSON has it, in a process where Triton
+    compiles; this one may interpret.
+
+    Each is forked from one that has imported torch and Triton, which takes most of the time.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "kernels.machine.tests.warm"])
 
     def run(function, *arguments):
         name = f"{function.__module__}.{function.__name__}{arguments}"
-        path = folder / hashlib.sha256(name.encode()).hexdigest()
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                path.write_text(json.dumps(call(function, *arguments)))
-        return json.loads(path.read_text())
+        return once(name, lambda: call(function, *arguments))
 
     def call(*function_and_arguments):
         with pytest.MonkeyPatch.context() as patch:
