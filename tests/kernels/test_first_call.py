@@ -28,7 +28,7 @@ def fails(*arguments):
     ("call", "place", "stand_in", "words"),
     [
         ("kernel", (kernels, "matmul"), fails, "RuntimeError: device kernel image is invalid"),
-        ("kernel", (kernels, "matmul"), lambda x, w: 1.01 * (x @ w.T), "has a relative error of 0.01, limit 3e-3"),
+        ("kernel", (kernels, "matmul"), lambda x, w: 1.02 * (x @ w.T), "has a relative error of 0.02, limit 3e-3"),
         ("compile", (torch, "compile"), lambda function: torch.sin, "is another than that of torch"),
     ],
 )
