@@ -1,6 +1,7 @@
 """The example of docs/examples that is an operation of a user's by the page alone: a field, a table, a figure, and
 kernels in Triton."""
 
+import pytest
 import torch
 
 import roofline
@@ -21,6 +22,7 @@ def test_both_parts_are_right_in_the_interpreter(zygote):
     assert (code, "4 passed" in text) == (0, True), text
 
 
+@pytest.mark.slow
 def test_a_run_has_its_field_table_and_figure_and_is_redrawn_with_its_file(zygote, tmp_path):
     small = "--ffn-tokens=16", "--ffn-max-seconds=0.1", "--ffn-processes=1", f"--ffn-results={tmp_path}"
     code, text = pytest_of(zygote, "--benchmark-only", *small)

@@ -41,7 +41,7 @@ def run(tmp_path, zygote):
 
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
     words = f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2", f"--ffn-results={tmp_path / 'runs'}"
-    code, text = run("--benchmark-only", *words, "--ffn-max-seconds=0.5", "--ffn-processes=2")
+    code, text = run("--benchmark-only", *words, "--ffn-max-seconds=0.2", "--ffn-processes=2")
     assert code == 0, text
     assert "2 cases on 1 shapes" in text
     folder = next((tmp_path / "runs").iterdir())
@@ -91,7 +91,10 @@ def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_
 
 @pytest.mark.parametrize(
     ("argument", "code", "told"),
-    [("--n", 0, "2 passed"), ("n", 2, "norm_matmul.py: its import failed: SystemExit: 2: what ends the process")],
+    [
+        pytest.param("--n", 0, "2 passed", marks=pytest.mark.slow),
+        ("n", 2, "norm_matmul.py: its import failed: SystemExit: 2: what ends the process"),
+    ],
 )
 def test_a_file_that_reads_a_command_line_at_its_head_is_not_given_pytests(run, tmp_path, argument, code, told):
     head = f"import argparse\np = argparse.ArgumentParser()\np.add_argument('{argument}')\np.parse_args()\n"
