@@ -26,6 +26,8 @@ class Turn:
     of_all: bool = False
     """Whether it is complete once all threads that have not ended are there: the instruction names no number."""
     arrived: dict[Any, Clock] = field(default_factory=dict)
+    again: int = 0
+    """Warps that have come twice."""
     clock: Clock | None = None
     votes: list[np.ndarray] = field(default_factory=list)
     """What the lanes of each warp vote, where the barrier reduces that."""

@@ -88,6 +88,8 @@ class Kernel:
     """The number of the instruction behind each label."""
     kinds: dict[str, str] = field(default_factory=lambda: {"CC.CF": "pred"})
     """Types of registers, by name: b32, pred, ..."""
+    vectors: dict[str, str] = field(default_factory=dict)
+    """The registers of each vector that was declared as one, in braces."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """The labels of each .branchtargets, by its own label."""
     functions: dict[str, Function] = field(default_factory=dict)
@@ -322,13 +324,17 @@ def _declare(kernel: Kernel, text: str, names: ChainMap) -> None:
         (variable,) = variables_in(text)
         _add(kernel, variable, names)
         return
-    kind, registers = re.match(r"\.reg ?\.(\w+) (.*)", text).groups()
+    parts, kind, registers = re.match(r"\.reg ?(?:\.v([24]) ?)?\.(\w+) (.*)", text).groups()
     for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", registers):
         numbers = range(int(count)) if count else [""]
         for number in numbers:
             register = f"{base}{number}"
-            names[register] = register + names[OWN]
-            kernel.kinds[names[register]] = kind
+            name = names[register] = register + names[OWN]
+            if parts:
+                parts_of = [f"{name}.{letter}" for letter in "xyzw"[: int(parts)]]
+                kernel.vectors[name] = f"{{{', '.join(parts_of)}}}"
+            for part in parts_of if parts else [name]:
+                kernel.kinds[part] = kind
 
 
 def _function(kernel: Kernel, head: re.Match, body: str, line: int, files: dict[str, str]) -> None:
@@ -427,6 +433,7 @@ def _statement(kernel: Kernel, text: str, line: int, source: str, names: ChainMa
             guard, op, rest = re.match(r"(?:@(!?[\w%$@]+) )?(\S+) ?(.*)", text).groups()
             if op.startswith("."):
                 raise UnknownError(f"PTX line {line}: {op} is no directive that this machine knows")
-            kernel.code.append(Instruction(op, operands(rest), guard, line, source))
+            args = tuple(kernel.vectors.get(operand, operand) for operand in operands(rest))
+            kernel.code.append(Instruction(op, args, guard, line, source))
     except (AttributeError, IndexError, TypeError, ValueError):
         raise UnknownError(f"PTX line {line}: {text:.60} has no form that this machine knows") from None

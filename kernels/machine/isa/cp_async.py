@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.faults import FaultError, UnknownError
 from ..core.memory import EMPTY
-from ..core.order import UNFENCED, Agent, Attempt, Clock
+from ..core.order import KNOWN, UNFENCED, Agent, Attempt, Clock
 from ..core.program import effect, family, lanes_of
 from ..core.registers import bits
 from ..core.warp import Event
@@ -156,7 +156,7 @@ def reach_over(program, inst):
             places = cta.shared.places(np.array([at]), size, inst, size)
             scope = w.scope("cluster", size) if operation else None
             number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, scope=scope)
-            cta.shared.note_write(places, Attempt(w.clock, number, inst))
+            cta.shared.note_write(places, Attempt(w.clock, number, inst, KNOWN))
             mbarrier.flying += size
             land = partial(_land, mbarrier, places, data[lane : lane + 1], operation, kind)
             machine.begin(Event("st.async", cta, land))

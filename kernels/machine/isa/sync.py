@@ -50,8 +50,9 @@ VOTES = {"popc": np.count_nonzero, "and": np.all, "or": np.any}
 
 @family("bar", "barrier")
 def barrier(program, inst):
-    """9.7.13.1: one of the 16 barriers of a CTA. A warp that only arrives goes on, and acquires nothing. Threads that
-    have ended are not waited for: "until reached by all non-exited threads in the block" (CUDA C++ Programming Guide,
+    """9.7.13.1: one of the 16 barriers of a CTA. A warp that only arrives goes on, and acquires nothing. If it then
+    waits there itself, it has come twice: so two warpgroups that take turns let the first one begin. Threads that have
+    ended are not waited for: "until reached by all non-exited threads in the block" (CUDA C++ Programming Guide,
     Independent Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
@@ -75,10 +76,11 @@ def barrier(program, inst):
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
         turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted, not threads))
-        if w in turn.arrived:
+        if w in turn.arrived and not waits:
             raise BarrierError(f"arrives again at {turn.describe(cta.warps)}")
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
+        turn.again += w in turn.arrived
         turn.arrived[w] = w.clock if waits else w.clock.copy()
         if count:
             turn.votes.append(chosen(w, vote(w)))
@@ -104,7 +106,7 @@ def finish(cta, which: int) -> None:
     """End the turn of a barrier, so that the warps that wait at it go on, if it is complete: its number of threads has
     arrived, or all threads that have not ended."""
     turn = cta.named[which]
-    come = len(turn.arrived)
+    come = len(turn.arrived) + turn.again
     if turn.of_all:
         come += sum(not warp.alive and warp not in turn.arrived for warp in cta.warps)
     if come * LANES == turn.threads:
@@ -152,7 +154,7 @@ class Mbarrier:
 
     What an arrival releases has its scope. A warp that waits knows what all who arrived knew; but where a scope does
     not reach from one CTA to the other, its generic accesses may not rely on theirs. At another CTA's mbarrier Triton
-    and CUTLASS leave the default, which is the CTA: right for stages that TMA fills again.
+    and CUTLASS leave the default, which is the CTA: right for stages that TMA, or st.async, fills again.
     """
 
     def __init__(self, cta, at: int, count: int, agent: int, epoch: int):

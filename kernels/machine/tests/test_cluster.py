@@ -133,7 +133,7 @@ SENT |= dict(
     FEW=f"@%one st.async.shared::cluster.{DONE}.u32 [%r10+1024], 9, [%r10+64];",
     ADD=f"red.async.relaxed.cluster.shared::cluster.{DONE}.add.u32 [%r10+1024], 3, [%r10+64];",
     EXPECT="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 256;",
-    CLEAR="@%one st.shared.b32 [%r9+1024], 0;",
+    CLEAR="@%one st.shared.b32 [%r9+1024], 0;", WARP="bar.warp.sync -1;",
     AT="shl.b32 %r7, %l, 3; add.u32 %r7, %r7, %r10; add.u32 %r7, %r7, 1024; add.u32 %r2, %l, 100;",
     FLOAT=f"st.async.{DONE}.f16 [%r10+1024], %h1, [%r10+64];",
 )
@@ -143,6 +143,7 @@ COPIES = """
 reads shared memory that .* wrote, with no fence.proxy.async: INIT SYNC BYTES L0 SYNC / FILL SYNC SEND SYNC
 overwrites shared memory while reader|that .* wrote: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SEND FILL7 SYNC
 100: INIT SYNC EXPECT L0 FIRST SYNC / AT SYNC PAIR SYNC
+100: INIT SYNC EXPECT L0 FIRST WARP BARE EXPECT L1 SYNC / AT INIT SYNC PAIR L0 PAIR SYNC
 96: CLEAR INIT SYNC BYTES L0 FIRST SYNC / SYNC ADD SYNC
 wrote, with no order|nobody wrote: INIT SYNC EXPECT FIRST SYNC / AT SYNC PAIR SYNC
 overwrites shared memory while reader|that .* wrote: CLEAR INIT SYNC FIRST EXPECT L0 SYNC / AT SYNC PAIR SYNC
@@ -154,7 +155,8 @@ ends while CTA 0 may still access: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SE
 
 @pytest.mark.parametrize("row", COPIES.strip().splitlines())
 def test_shared_memory_is_copied_to_another_cta(row):
-    """9.7.9.25.4.1: bytes complete the mbarrier there; until somebody knows of it, they may still be read here."""
+    """9.7.9.25.4.1: bytes complete the mbarrier there; until somebody knows of it, they may still be read here.
+    What st.async fills again may have been read by whom an arrival of the default scope tells of."""
     start = START + LANES_OUT.replace("%B", "%A")
     holds(row, SENT, start, words(64), **PAIR | dict(shared=2048))
 

@@ -68,6 +68,13 @@ def test_braces_keep_registers_and_labels_to_themselves():
     assert out[0] == (3 + 4) * 100 + 3 + 4 + 5
 
 
+def test_a_vector_is_declared_as_one():
+    """5.4.2, as CUTLASS's DSL writes it."""
+    body = """mov.b64 %d1, %A; { .reg .v4 .s32 abcd; mov.s32 abcd.x, 7; mov.s32 abcd.y, %t; mov.s32 abcd.z, 9;
+    mov.s32 abcd.w, abcd.x; @%first st.global.v4.b32 [%d1], abcd; }"""
+    assert run(body, words(4))[0].tolist() == [7, 0, 9, 7]
+
+
 def test_constants():
     """4.5."""
     numbers = {"0x1F": 31, "0X10U": 16, "-3": 2**32 - 3, "0f3F800000": 0x3F800000, "global_smem": 0}

@@ -89,7 +89,7 @@ more than 1048575 are expected of an mbarrier at 64: INIT1 HUGE
 an mbarrier of 0 arrivals: INIT0
 nobody can go on: INIT3 SOON SOON L0 | INIT1 TX A L0
 wrote, with no order between|nobody wrote: INIT1 BAR W RELAXED / BAR L0 R | INIT1 BAR W A / BAR L0R R
-1: W COME / MEET R | W COME BAR / MEET R BAR | MEET R / W COME
+1: W COME / MEET R | W COME BAR / MEET R BAR | MEET R / W COME | W COME MEET BAR / BAR R
 wrote, with no order between|nobody wrote: COME R / W MEET | COME W BAR / MEET R BAR
 15: COUNT LAST / COUNT LAST / COUNT LAST
 7: NONE LAST / NONE LAST
