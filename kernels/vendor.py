@@ -2,18 +2,15 @@
 
 `cublas` is torch.mm on a CUDA device. In fp8 it is torch._scaled_mm, with scales by row and fast accumulation
 (`kernels.fp8`), or its second version, with scales by block and without fast accumulation. `torch` is torch.mm on a CPU
-(oneDNN or MKL), `numpy` NumPy's BLAS, `inductor` the best that torch.compile finds with max-autotune, `deep_gemm`
-DeepSeek's DeepGEMM. They are measured beside ours in the same rounds and are not tuned here. Two facts belong beside
-their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the configuration
-string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse the copy, and that
-copy is part of its time.
+(oneDNN or MKL), `numpy` NumPy's BLAS, `inductor` the best that torch.compile finds with max-autotune. They are measured
+beside ours in the same rounds and are not tuned here. Two facts belong beside their numbers: PyTorch lets cuBLAS reduce
+split-K partial sums in bf16 unless told otherwise, and the configuration string says when it does; Inductor writes its
+own result and copies it to `out` where it cannot fuse the copy, and that copy is part of its time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
 
 import numpy
 import torch
@@ -77,7 +74,7 @@ def require_device(kind: str, x: Tensor) -> None:
 def limit_cublas(x: Tensor, w: Tensor, scales: Scales | None) -> None:
     if not scales:
         return
-    require_fp8(x, w, "torch._scaled_mm")
+    require_hopper(x, w, "torch._scaled_mm")
     if not are_by_block(w, scales):
         return
     if (blocks := blocks_of(x.shape[1])) % 4:
@@ -96,27 +93,16 @@ def require_cuda(scaled_by: str, other: str) -> None:
         )
 
 
-def require_fp8(x: Tensor, w: Tensor, name: str) -> None:
+def require_hopper(x: Tensor, w: Tensor, name: str) -> None:
     """Raise ValueError, in the words of the library `name`, unless this is a Hopper GPU and rows are of 16 bytes."""
+    other, way_out = ("decode", "cast x and w to bfloat16") if x.itemsize == 1 else ("cublas", "take cublas")
     major, minor = capability(x.device)
     if (major, minor) != (9, 0):
-        raise ValueError(
-            f"{x.device} has compute capability {major}.{minor}, fp8 needs 9.0 (Hopper); cast x and w to bfloat16"
-        )
+        raise ValueError(f"{x.device} has compute capability {major}.{minor}, {name} needs 9.0 (Hopper); {way_out}")
+    unit = 16 // x.itemsize
     for letter, size in (("N", len(w)), ("K", x.shape[1])):
-        if size % 16:
-            raise ValueError(f"w has {letter}={size}, not a multiple of 16, which {name} needs; pad it or take decode")
-
-
-def limit_deep_gemm(x: Tensor, w: Tensor, scales: Scales | None) -> None:
-    if dtype_name(x, w, scales) != "fp8_block":
-        raise TypeError("deep_gemm is here for fp8 with scales by block, which these operands have not; take cublas")
-    require_fp8(x, w, "DeepGEMM")
-    if not find_spec("deep_gemm"):
-        raise ValueError(
-            "DeepGEMM is not installed: run install.sh of https://github.com/deepseek-ai/DeepGEMM, cloned with "
-            "--recursive, where there is a CUDA toolkit; or take blockwise"
-        )
+        if size % unit:
+            raise ValueError(f"w has {letter}={size}, no multiple of {unit}, as {name} wants; pad it or take {other}")
 
 
 def limit_numpy(x: Tensor, w: Tensor, scales: Scales | None) -> None:
@@ -140,15 +126,6 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
     return torch.ops.aten._scaled_mm_v2.out(
         x, w.T, [columns], [of_x], [], [w_scales.T], [of_w], [], None, out.dtype, out=out
     )
-
-
-def run_deep_gemm(x: Tensor, w: Tensor, out: Tensor, scales: Scales) -> Tensor:
-    """Multiply by DeepGEMM. Where M is no multiple of 4, it copies the scales of x in each call."""
-    import deep_gemm
-
-    x_scales, w_scales = scales
-    deep_gemm.fp8_gemm_nt((x, x_scales), (w, w_scales), out)
-    return out
 
 
 def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
@@ -193,12 +170,6 @@ def describe_numpy(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
 
 
 cublas = Library(run=run_cublas, describe=describe_torch, device="cuda", limits=limit_cublas)
-deep_gemm = Library(
-    run=run_deep_gemm,
-    describe=lambda *_: f"deep_gemm {version('deep_gemm')}, fp8_gemm_nt",
-    device="cuda",
-    limits=limit_deep_gemm,
-)
 torch_cpu = Library(
     run=run_torch,
     describe=describe_torch,

@@ -6,16 +6,18 @@ contender as they do before they time it, on a GPU that is not there (kernels/be
 
 How an arm is cut depends on how long its matmul and its link take. So the run is gone through for several speeds, and
 our persistent matmul, by which arms multiply, is called for any number of row blocks. Attention and the gated layer are
-called by our own contender alone.
+called by our own contender alone. quack, where it is installed, compiles into a cache of its own.
 """
 
+import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from collectives import device
-from kernels import hopper
+from kernels import hopper, rivals
 from kernels.bench import absent_gpu
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
@@ -101,6 +103,18 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
     return failures
 
 
+def compile_quack(options: Options) -> None:
+    """Compile what the contender `quack` would launch for each matmul, where it is installed."""
+    if not find_spec("quack"):
+        print(f"quack is not installed, nothing of it was compiled: {rivals.INSTALL}")
+        return
+    cases = operations.find("matmul").sweep(options)
+    for case in cases:
+        shapes = (case.m, case.k), (case.n, case.k), (case.m, case.n)
+        rivals.compile_quack(*(torch.empty(shape, dtype=DTYPES[case.dtype], device="cuda") for shape in shapes))
+    print(f"quack compiled, or found, its kernels of {len(cases)} matmuls")
+
+
 def main(arguments: list[str]) -> int:
     parser = Parser(prog="python -m results.dry_run", description=__doc__.partition("\n")[0])
     parser.add_argument("--chip", choices=hopper.CHIPS, default=hopper.CHIPS[0], help="default: %(default)s")
@@ -112,6 +126,8 @@ def main(arguments: list[str]) -> int:
     launches = absent_gpu.Launches()
     install(chip, launches)
     failures = launch_all(options, chip, names)
+    os.environ |= rivals.HOPPER
+    compile_quack(options)
     for failure in failures:
         print(failure)
     for name, times in launches.launched.items():

@@ -54,6 +54,7 @@ def environment_of(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(folder),
         "TRITON_CACHE_DIR": str(folder / CACHE),
         "ROOFLINE_INSPECTED": str(folder / INSPECTED),
+        "QUACK_CACHE_DIR": str(folder / "quack"),
     }
 
 

@@ -50,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     account.add_command(commands)
 
+    command = commands.add_parser("shapes", help="the names that --ffn-shapes takes, and what each has")
+    command.set_defaults(run=_shapes)
+
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
     command.set_defaults(run=_by_module)
 
@@ -97,6 +100,15 @@ def _csv(options: argparse.Namespace) -> int:
     if options.by_tokens:
         table = tokens.by_tokens(run, table)
     table.to_csv(sys.stdout, index=False)
+    return 0
+
+
+def _shapes(options: argparse.Namespace) -> int:
+    from roofline.operations import shapes
+
+    for name, path in shapes.KNOWN.items():
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        print(f"{name}: {first.strip('# ')}\n    {path}")
     return 0
 
 

@@ -238,7 +238,7 @@ def _require_sound(options: Options) -> None:
 
 def _values_of_file(file: str, dtypes: Names) -> dict:
     """The values of a run of a file's shapes, which sweeps nothing."""
-    cases = read("shapes", file, lambda text: shapes.read_file(Path(text), dtypes))
+    cases = read("shapes", file, lambda text: shapes.read_file(text, dtypes))
     swept = dict.fromkeys(("layers", "tokens", "tp"), ())
     ids = tuple(case.id for case in cases)
     return swept | {"shapes": ids, "dtype": tuple(dict.fromkeys(case.dtype for case in cases))}

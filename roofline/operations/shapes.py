@@ -1,4 +1,5 @@
-"""The shapes of a file, a line each under a header, as cases of the operation `matmul`. Lines may be comments (#)."""
+"""The shapes of a file, a line each under a header, as cases of the operation `matmul`. Lines may be comments (#). Some
+files come along, and are asked for by name."""
 
 import csv
 import re
@@ -9,18 +10,22 @@ from roofline.operations.matmul import SHAPE, Matmul
 
 SIZES = ("m", "n", "k")
 MORE = ("dtype", "label")
+KNOWN = {path.stem: path for path in sorted(Path(__file__).with_name("known_shapes").glob("*.csv"))}
+"""The files that come along, by name. The first line of each says what it has."""
 HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in each line behind it"
 
 
-def read_file(path: Path, dtypes: Names) -> list[Matmul]:
-    """Read the matmuls of a file, in its order, each once. A line without a dtype is one for each of `dtypes`.
+def read_file(place: str, dtypes: Names) -> list[Matmul]:
+    """Read the matmuls of a file, or of the known one of that name, in its order, each once. A line without a dtype is
+    one for each of `dtypes`.
 
     Raises ValueError that names line, value and way out.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = KNOWN.get(place, Path(place)).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{error}; give a file of comma-separated values") from None
+        names = ", ".join(KNOWN)
+        raise ValueError(f"{error}; give a file of comma-separated values, or a name of {names}") from None
     rows = csv.reader(re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines())
     cases: list[Matmul] = []
     columns: list[str] = []

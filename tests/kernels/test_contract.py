@@ -8,15 +8,20 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 import without_triton
+from torch.utils import cpp_extension
 
 import kernels
-from kernels import contract, decode, hopper, persistent, registry, ring, tiled, vendor
+from kernels import contract, decode, hopper, persistent, registry, ring, rivals, tiled, vendor
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load, module_of
 
 
 def half(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.float16)
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
 
 
 def meta(shape: tuple, stride: tuple) -> torch.Tensor:
@@ -154,7 +159,7 @@ def by_block(m: int, n: int, k: int) -> tuple:
 def installed(gpu_of, monkeypatch):
     """`installed(capability, cuda)`: as if tensors were on such a GPU, under that CUDA, and DeepGEMM was missing."""
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
-    monkeypatch.setattr(vendor, "find_spec", lambda name: None)
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
     monkeypatch.setattr(tiled, "require_runnable", lambda x: None)
     monkeypatch.setattr(ring, "interpreted", lambda: False)
 
@@ -187,11 +192,21 @@ NO_FP8 = "x is torch.float8_e4m3fn, which {} does not multiply; take cublas, per
         (H100, "blockwise warpgroup_blockwise", by_row(8, 144, 256), OF_BLOCKS),
         (H100, "cublas", by_row(16, 16, 24), "K=24.* 16"),
         (H100, "cublas", by_block(8, 144, 640), "K=640, 5 blocks.* a multiple of 4.* take blockwise"),
-        (H100, "deep_gemm", by_row(8, 144, 384), "fp8 with scales by block.* take cublas"),
-        (H100, "deep_gemm", by_block(1, 144, 640), "DeepGEMM is not installed.* install.sh.* take blockwise"),
+        (H100, "deep_gemm", by_row(8, 144, 384), "fp8 with scales by block.* are fp8; take cublas"),
+        (H100, "quack quack_tuned", by_row(8, 144, 384), "bf16 and fp16, and these operands are fp8; take cublas"),
+        (H100, "quack deep_gemm", (bf16(8, 20), bf16(12, 20)), "N=12, no multiple of 8, .* take cublas"),
+        (
+            H100,
+            "quack quack_tuned",
+            (half(8, 16), half(8, 16)),
+            r"quack is not installed: pip install .*rivals",
+        ),
+        (H100, "deep_gemm", by_block(1, 144, 640), r"DeepGEMM is not installed: pip install -e '.\[rivals\]'"),
+        (H100, "deep_gemm", (half(8, 16), half(8, 16)), "these operands are fp16; take cublas"),
+        (A100, "quack deep_gemm", (bf16(8, 16), bf16(8, 16)), r"8.0, \w+ needs 9.0 \(Hopper\); take cublas"),
         (RTX_4090, "persistent", (X, EIGHT), "capability 8.9, persistent needs 9.x.* kernels.tiled"),
         (RTX_4090, "persistent", by_row(16, 16, 32), r"needs 9.x \(Hopper\); cast x and w to bfloat16"),
-        (A100, "cublas", by_row(16, 16, 32), "capability 8.0, fp8 needs 9.0.* bfloat16"),
+        (A100, "cublas", by_row(16, 16, 32), "capability 8.0, torch._scaled_mm needs 9.0.* bfloat16"),
         (OLDER_CUDA, "cublas", by_block(8, 144, 512), "CUDA is 12.8.* from 12.9 on.* take blockwise"),
         (OLDER_CUDA, "cublaslt_best", by_row(8, 144, 384), "scales by row from 12.9 on.* take cublas"),
     ],
@@ -203,12 +218,40 @@ def test_a_gpu_is_refused_what_a_contender_does_not_multiply_there(where, names,
             CONTENDERS[name].load().require(*operands)
 
 
-def test_deep_gemm_is_called_by_its_own_names(installed, monkeypatch):
-    installed(*H100)
-    called = SimpleNamespace(fp8_gemm_nt=lambda x, w, out: out.fill_(len(x) + len(w)))
-    monkeypatch.setitem(sys.modules, "deep_gemm", called)
+def test_rivals_are_called_by_their_own_names(monkeypatch):
+    def gemm(x, w, out, tuned):
+        return out.copy_(x @ w + tuned)
+
+    deep_gemm = SimpleNamespace(
+        fp8_gemm_nt=lambda x, w, out: out.fill_(len(x) + len(w)), bf16_gemm_nt=lambda x, w, out: out.copy_(x @ w.T)
+    )
+    monkeypatch.setitem(sys.modules, "deep_gemm", deep_gemm)
+    monkeypatch.setitem(sys.modules, "quack", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", SimpleNamespace(gemm=gemm))
     x, w, _, of_blocks = by_block(1, 144, 640)
-    assert (vendor.deep_gemm.run(x, w, contract.empty_out(x, w), of_blocks) == 4).all()
+    assert (rivals.deep_gemm.run(x, w, contract.empty_out(x, w), of_blocks) == 4).all()
+    x, w = torch.ones(3, 8), torch.ones(5, 8)
+    assert (rivals.deep_gemm.run(x, w, torch.empty(3, 5)) == 8).all()
+    assert (rivals.quack.run(x, w, torch.empty(3, 5)) == 8).all()
+    assert (rivals.quack_tuned.run(x, w, torch.empty(3, 5)) == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("release", "refusal"),
+    [("12.9", ""), ("13.0", ""), ("12.8", "12.9 or newer, and there is 12.8"), ("", "there is none in CUDA_HOME")],
+)
+def test_deep_gemm_asks_for_the_nvcc_that_it_compiles_with(release, refusal, installed, monkeypatch, tmp_path):
+    installed(*H100)
+    monkeypatch.setattr(rivals, "find_spec", lambda name: name)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    rivals.nvcc.cache_clear()
+    if release:
+        tool = tmp_path / "bin" / "nvcc"
+        tool.parent.mkdir()
+        tool.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.41'\n")
+        tool.chmod(0o755)
+    assert refusal in (CONTENDERS["deep_gemm"].why_not(bf16(8, 16), bf16(8, 16)) or "")
+    rivals.nvcc.cache_clear()
 
 
 @pytest.mark.parametrize("kernel", ["blockwise", "warpgroup_blockwise"])

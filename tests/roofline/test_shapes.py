@@ -10,6 +10,7 @@ from made_up_run import END, HEAD, lines_of
 import roofline
 from roofline import operations
 from roofline.analysis.records import frame
+from roofline.commands.cli import main
 from roofline.operations import matmul
 from roofline.operations.options import as_values, options_of
 from roofline.report.findings import case_words
@@ -58,6 +59,23 @@ def test_a_file_stands_in_place_of_the_sweep(tmp_path):
     assert [case.dtype for case in matmul.sweep(several)] == ["fp16", "fp32"]
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "m", "n", "gflop"),
+    [
+        ("deepseek-v3", 14, {1, 2, 16, 32, 64, 96, 128, 1024, 4096}, {1024, 2112, 4096, 7168, 24576}, 1773.6),
+        # 8 heads of 128 for q at tp 1 are 128 * 128 columns; k and v have 8 heads each; gate and up 53,248 each
+        ("llama-3-405b", 4, {4096}, {(128 + 2 * 8) * 128 // 8, 16384, 2 * 53248 // 8}, 3_264.2),
+        ("ragged", 14, {7, 15, 35, 70, 300, 972, 2053}, {53248, 53248 // 8}, 6_776.0),
+    ],
+)
+def test_known_shapes_are_asked_for_by_name(name, count, m, n, gflop, capsys):
+    cases = matmul.sweep(options(shapes=name, dtype="bf16"))
+    assert (len(cases), {case.m for case in cases}, {case.n for case in cases}) == (count, m, n)
+    assert sum(2 * case.m * case.n * case.k for case in cases) / 1e9 == pytest.approx(gflop, abs=0.05)
+    assert main(["shapes"]) == 0
+    assert f"{name}: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("count", [2, 20])
 def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(loaded, count):
     more = [f"matmul-{64 * n}x512-shape-tp1-m16-bf16" for n in range(1, count)]
@@ -86,6 +104,10 @@ def test_bad_files_are_named(tmp_path, text, problem):
     with pytest.raises(ValueError, match=r"^--ffn-shapes '.*my\.csv': .*$") as error:
         of_rows(tmp_path, text)
     assert problem in str(error.value)
+    with pytest.raises(
+        ValueError, match=r"--ffn-shapes: .*'deepseek'.* or a name of deepseek-v3, llama-3-405b, ragged"
+    ):
+        options(shapes="deepseek")
 
 
 def test_what_does_not_go_together_is_named(tmp_path):

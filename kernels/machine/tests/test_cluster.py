@@ -133,7 +133,8 @@ SENT |= dict(
     FEW=f"@%one st.async.shared::cluster.{DONE}.u32 [%r10+1024], 9, [%r10+64];",
     ADD=f"red.async.relaxed.cluster.shared::cluster.{DONE}.add.u32 [%r10+1024], 3, [%r10+64];",
     EXPECT="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 256;",
-    CLEAR="@%one st.shared.b32 [%r9+1024], 0;", WARP="bar.warp.sync -1;",
+    CLEAR="@%one st.shared.b32 [%r9+1024], 0;",
+    WARP="bar.warp.sync -1;",
     AT="shl.b32 %r7, %l, 3; add.u32 %r7, %r7, %r10; add.u32 %r7, %r7, 1024; add.u32 %r2, %l, 100;",
     FLOAT=f"st.async.{DONE}.f16 [%r10+1024], %h1, [%r10+64];",
 )
