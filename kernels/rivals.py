@@ -14,6 +14,7 @@ from functools import cache, partial
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 from torch import Tensor
 
@@ -61,11 +62,7 @@ def compile_quack(x: Tensor, w: Tensor, out: Tensor) -> None:
     (`HOPPER`), into QUACK_CACHE_DIR. CUTE_DSL_KEEP=ptx leaves the PTX in CUTE_DSL_DUMP_DIR."""
     from quack import gemm, gemm_interface
 
-    def stop(*arguments, **options):
-        raise Compiled
-
-    gemm.get_max_active_clusters = stop
-    with suppress(Compiled):
+    with patch.object(gemm, "get_max_active_clusters", side_effect=Compiled), suppress(Compiled):
         gemm_interface.gemm_tuned.fn(x, w.T, out, config=None)
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from roofline.host.machine import gpu_driver
@@ -77,6 +78,8 @@ BY_TURNS = (
 """The ridge at tp 16, the balance at tp 8 and 16 and at 16 ranks, each over the copier, the engine and PCIe."""
 BESIDE = "test_all_gather_matmul and up-p8 and serial and not ridge"
 """Each link alone, and a matmul beside it, at tp 8 and 16."""
+ALONE = "test_matmul and not scatter"
+RIVALS = "--ffn-steady=0 --ffn-contenders=quack,quack_tuned,deep_gemm,decode,persistent,warpgroup"
 FP8 = "--ffn-steady=0 --ffn-dtype=fp8,fp8_block"
 
 
@@ -102,6 +105,8 @@ class Step:
     """The step into whose run it counts."""
     triton: str = ""
     """The first release of Triton that can compile what it takes."""
+    package: str = ""
+    """A package without which it has nothing to do."""
 
     @property
     def grace_s(self) -> float:
@@ -123,11 +128,13 @@ STEPS = [
     Step("trial-odd", 60, 90, f"{TRIAL} odd --minutes 1 --shapes {OF_ODD}", needs="odd-widths", triton="3.9"),
     Step("trial-pair", 90, 120, f"{TRIAL} pair --minutes 1.5 --shapes {OF_PAIR}", needs="clusters", triton="3.8"),
     Step("matmuls-again", 175, 300, selects=f"{PICTURE} and {LONG}", options="", archive="again"),
+    Step("ragged", 70, 150, selects=ALONE, options="--ffn-shapes=ragged --ffn-steady=0", archive="rivals"),
+    Step("rivals", 200, 400, selects=ALONE, options=RIVALS, archive="rivals", package="quack"),
     Step("scatters", 30, 90, selects="test_matmul_reduce_scatter", archive="links", needs="links"),
     Step("layers", 35, 90, selects="test_ffn and not gated", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("counters", 90, 150, "python -m roofline counters", archive="default", counts="matmuls"),
-    Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
+    Step("fp8", 240, 360, selects=ALONE, options=FP8, archive="again"),
     Step("perturbed", 120, 240, f"{HOPPER} --perturb 1 --only bf16 --seeds 1"),
     Step("memcheck", 40, 120, f"{SANITIZER} memcheck {HOPPER} --gpu --only bf16 --seeds 1"),
     Step("synccheck", 40, 120, f"{SANITIZER} synccheck {HOPPER} --gpu --only bf16 --seeds 1"),
@@ -273,6 +280,8 @@ class Visit:
         """Why `step` cannot be begun behind those that are `planned`, whatever time there is; empty if it can."""
         if release(self.triton) < release(step.triton):
             return f"it needs Triton {step.triton}, and this is {self.triton}"
+        if step.package and not find_spec(step.package):
+            return f"{step.package} is not installed"
         before = step.counts or step.needs
         if before in planned:
             return ""

@@ -90,6 +90,7 @@ def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, packe
     environment = unpack.unpack(packed, place)
     inspected = str(place / "inspected.json")
     paths = {"PYTHONPATH": str(place), "TRITON_CACHE_DIR": str(place / "cache"), trial.INSPECTED: inspected}
+    paths |= {"QUACK_CACHE_DIR": str(place / "quack")}
     assert environment == paths
     for name in KEPT:
         assert (place / name).read_bytes() == (tree / name).read_bytes()

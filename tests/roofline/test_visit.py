@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from results import visit
 from results.visit import STEPS, Step, Visit
 from roofline.operations.matmul import OPERATION
 
+MISSING = "no_such_package"
 MUSTS = ["kernel", "matmuls", "gathers", "links"]
 MEASURES = Step("one", 1, 60, selects="test_one", archive="first")
 """A step whose run is of the case `a`."""
@@ -213,7 +215,16 @@ def test_where_no_kernel_runs_nothing_is_measured_and_without_torch_compile_what
 
 
 def test_the_whole_list_has_no_limit(stand):
-    assert "+".join(stand(float("inf")).begun).split("+") == [step.name for step in STEPS]
+    made = stand(float("inf"))
+    assert "+".join(made.begun).split("+") == [
+        step.name for step in STEPS if not step.package or find_spec(step.package)
+    ]
+
+
+def test_a_step_whose_package_is_not_there_is_not_begun(stand, capsys):
+    made = stand(float("inf"), Step("lacking", 1, 9, "true", needs="", package=MISSING), Step("there", 1, 9, needs=""))
+    assert made.begun == ["there"]
+    assert f"lacking: not begun, {MISSING} is not installed" in capsys.readouterr().out
 
 
 def test_steps_that_share_an_archive_are_one_run(stand, brought):
