@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
+from roofline.analysis.verdicts import UNDECIDED
 from roofline.host import environment as variables
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
@@ -25,6 +26,18 @@ MARGIN = 0.03
 """The distance of a ratio from 1, or of a ceiling from its values, up to which it is not told."""
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
+IN_A_GRAPH = 0.8
+"""The fraction of a sample below which the same call in a CUDA graph says that launching it takes the rest."""
+HALF = 0.3, 0.7
+"""Hidden fractions between which one asks what hides no more."""
+WAYS = {
+    "schedule": "--ffn-ranks, as other chunks",
+    "split": "--ffn-contenders, as an arm of one kernel",
+    "waiting code": "--ffn-contenders, as an arm of launches",
+    "contention": "--ffn-link-bandwidth, as a link over the copy engine",
+    "the rest": "--ffn-contenders, as an arm of fewer launches",
+}
+"""What an arm's time goes to -> the option by which that changes."""
 CHANCE = 0.01
 """Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to rest on"
@@ -56,12 +69,16 @@ def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
         "quick": [QUICK] if run.metadata.get("options", {}).get("quick") else [],
         "failed": _outcomes(run, failed="wrong, crashed or hung"),
         "void": void(frame),
+        "one binary": one_binary(frame),
         "environment": [] if "ranks" in run.metadata else variables.told(run.metadata["machine"]),
         "throttled": throttled(judged),
         "above the roof": above_the_roof(judged),
         "unequal": unequal(judged),
         "slower": _beyond_margin(judged, "worst", -1),
         "below own ideal": below_own_ideal(judged),
+        "half hidden": half_hidden(judged),
+        "launch bound": launch_bound(judged),
+        "undecided": undecided(judged, run.metadata.get("options", {}).get("decide")),
         "few rounds": few_rounds(valid_rows),
         "roof drifted": roof_drifted(run),
         "disturbed": _above(judged, "others_share", OTHERS, "other processes took up to {} of the CPU"),
@@ -118,6 +135,38 @@ def below_own_ideal(frame: DataFrame) -> Lines:
         reasons = [f"{diagnosis} on {count}" for diagnosis, count in counts.items()]
         text = f"{op}: {_counts(low, arms[arms['op'] == op])}, lost mostly to {', '.join(reasons)}"
         yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
+
+
+def one_binary(frame: DataFrame) -> Lines:
+    """A line for each set of contenders that run the same machine code on a shape, as a sweep that took the default."""
+    known = frame.dropna(subset="binary")
+    same = known[known["binary"].ne("") & known.duplicated(["shape", "binary"], keep=False)]
+    names = same.groupby(["shape", "binary"], sort=False)["contender"].agg(" and ".join)
+    for contenders, count in names.value_counts(sort=False).items():
+        yield f"{contenders} run the same machine code on {count} of {frame['shape'].nunique()} shapes"
+
+
+def half_hidden(frame: DataFrame) -> Lines:
+    """A line for each operation and what its half-hidden cases lost most to, with the option that changes it."""
+    arms = overlapping(frame)
+    half = arms[arms["hidden_fraction"].between(*HALF) & arms["diagnosis"].isin(WAYS)]
+    for (op, diagnosis), cases in half.groupby(["op", "diagnosis"], sort=False):
+        counts = _counts(cases, arms[arms["op"] == op])
+        yield f"{op}: {counts}, lost mostly to {diagnosis.replace('the rest', REST)}: try {WAYS[diagnosis]}"
+
+
+def launch_bound(frame: DataFrame) -> Lines:
+    share = (frame["graph_s"] / frame["time_s"]).dropna()
+    low = share[share < IN_A_GRAPH]
+    return _cases(frame, -low, lambda most: f"which take down to {percent_text(low[most])} of their time in a graph")
+
+
+def undecided(frame: DataFrame, margin: float) -> Lines:
+    """A line on the cases that no look decided, with what the last look could tell apart."""
+    rows = frame[frame["verdict"] == UNDECIDED]
+    width = (rows["decided_high"] - rows["decided_low"]) / rows["decided"] / 2
+    asked = f"of {error_text(margin)} that was asked for" if margin else ""
+    return _cases(frame, width, lambda most: f"known to within {error_text(width[most])} {asked}")
 
 
 def few_rounds(frame: DataFrame) -> Lines:

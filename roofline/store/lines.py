@@ -91,6 +91,7 @@ class Pass(Line):
 @dataclass
 class Kernels(Line):
     kernel_names: dict[str, str]
+    binaries: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

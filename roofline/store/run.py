@@ -152,7 +152,8 @@ class Shape:
                 entrant["costs"] = entrant.get("costs", {}) | read.costs
             case "kernels":
                 for name, kernels in read.kernel_names.items():
-                    self.entrants.get(name, {})["kernel_name"] = kernels
+                    about = {"kernel_name": kernels, "binary": read.binaries.get(name)}
+                    self.entrants.get(name, {}).update(about)
 
     def add_round(self, new: Round) -> None:
         """Add a round. Raises ValueError where one of its index is there."""

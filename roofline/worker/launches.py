@@ -5,8 +5,11 @@ cluster a library chose, which is the cheapest explanation of a gap. No right to
 are traced.
 """
 
+import sys
 import warnings
 from collections.abc import Callable
+from hashlib import sha256
+from unittest.mock import patch
 
 from roofline.host import device_errors
 from roofline.protocol.messages import Step
@@ -40,16 +43,33 @@ def traced(call: Callable[[], object]) -> list:
     raise RuntimeError("the profiler saw no kernel")
 
 
+def binary_of(call: Callable[[], object]) -> str:
+    """A hash of the machine code of Triton's kernels that `call` launches; empty where it launches none."""
+    compiler = sys.modules.get("triton.compiler.compiler")
+    if not compiler:
+        return ""
+    launched = []
+    launch_metadata = compiler.CompiledKernel.launch_metadata
+
+    def noted(kernel, *arguments):
+        launched.append(kernel.asm["cubin"])
+        return launch_metadata(kernel, *arguments)
+
+    with patch.object(compiler.CompiledKernel, "launch_metadata", noted):  # each launch asks for it
+        call()
+    return sha256(b"".join(launched)).hexdigest()[:12] if launched else ""
+
+
 def name_kernels(worker) -> None:
-    """Tell which kernels each contender launches, or the bytes that a call of it needs. What fails is told in a note: a
-    name is not worth a run."""
+    """Tell which kernels each contender launches, with a hash of those by Triton, or the bytes that a call of it needs.
+    What fails is told in a note: a name is not worth a run."""
 
     def note(reason: str) -> None:
         worker.note("kernel names", f"Kernel names: not all were found: {reason}.")
 
     for shape, names in worker.request.cases.items():
         prepared = worker.prepare(shape, names)
-        kernel_names = {}
+        kernel_names, binaries = {}, {}
         for outcome in prepared.rejected.values():
             note(outcome.reason)
         for name in names:
@@ -61,9 +81,10 @@ def name_kernels(worker) -> None:
                     worker.journal("costs", shape=shape, contender=name, costs=entrant.costs())
                 else:
                     kernel_names[name] = of_call(entrant.call)
+                    binaries[name] = binary_of(entrant.call)
             except Exception as error:
                 stop_if_lost(worker.device, error)
                 note(device_errors.reason(error))
         prepared.entrants.clear()
         if kernel_names:
-            worker.journal("kernels", shape=shape, kernel_names=kernel_names)
+            worker.journal("kernels", shape=shape, kernel_names=kernel_names, binaries=binaries)

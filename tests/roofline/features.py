@@ -15,6 +15,7 @@ FEATURES = {
     "roof": (GPU, "of_roof bound roof_tflops roof_probe above_roof"),
     "clock and power": (GPU, "throttled throttle_reasons sm_clock_mhz power_w temperature_c other_processes"),
     "kernel names": (GPU, "kernel_name"),
+    "binaries": ("test_findings.py", "binary"),
     "steady state": (
         GPU,
         "steady_time_s steady_ratio_to_baseline steady_sm_clock_mhz steady_energy_j steady_power_w steady_throttled",

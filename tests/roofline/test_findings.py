@@ -4,12 +4,16 @@ import json
 import re
 
 import pytest
+from features import unfilled
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, ceiling, lines_with_probe, shape
 
 from conftest import ROOT
 from roofline.analysis.comparison import compare
+from roofline.analysis.fields import FIELDS
+from roofline.analysis.overlap import LOST
 from roofline.analysis.records import frame, records_of
+from roofline.operations.options import FLAGS
 from roofline.report import findings
 from roofline.report.tables import ABOVE
 from roofline.report.write import sections, terminal, write
@@ -117,6 +121,69 @@ def test_one_sample_of_ten_that_waited_is_no_finding(findings_by_rule):
         for line in lines[2 : 2 + waited]:
             line["values"] = {"tiled": {"waited_s": 1e-6}}
         assert ("waiting" in findings_by_rule(lines)) == is_told
+
+
+SWEPT = {"cublas": 2e-6, "tiled_64": 2e-6, "tiled_128": 2e-6}
+
+
+def swept(other):
+    """Return lines of a run whose contenders launch these binaries."""
+    kernels = {
+        "kernel_names": dict.fromkeys(SWEPT, "k"),
+        "binaries": {"cublas": "", "tiled_64": "a", "tiled_128": other},
+    }
+    lines = shape(16, SWEPT)
+    return run_of(*lines, {"kind": "kernels", "shape": lines[0]["id"], **kernels})
+
+
+def in_a_graph(graph_s):
+    """Return lines of a run whose calls take so long in a CUDA graph."""
+    return run_of(*shape(16, PLAIN, about={"tiled": {"graph_s": graph_s}}))
+
+
+def hiding(lost):
+    """Return the findings' lines of arms that hide all but `lost` of the shorter of two times that are alike."""
+    return run_of_arms(ON_CPU | {"row_block_launches": lost})
+
+
+def decided(spread):
+    """Return lines of a run of six processes, in which a contender is by turns so much slower and faster."""
+    times = [2e-6 * (1 + spread * (-1) ** (index // 6)) for index in range(36)]
+    line, *rounds = shape(16, {"cublas": [2e-6] * 36, "tiled": times}, rounds=36)
+    rounds = [of_round | {"process": index // 6} for index, of_round in enumerate(rounds)]
+    return run_of(line, *rounds, options={"decide": 0.03, "processes": 6})
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines", "text"),
+    [
+        ("one binary", swept("a"), "tiled_64 and tiled_128 run the same machine code on 1 of 1 shapes"),
+        ("one binary", swept("b"), ""),
+        (
+            "launch bound",
+            in_a_graph(1.1e-6),
+            "1 of 2 cases, which take down to 55 % of their time in a graph: matmul, t",
+        ),
+        ("launch bound", in_a_graph(1.7e-6), ""),
+        ("half hidden", hiding(0.5), "all_gather_matmul: row_block_launches on 1 of 1 shapes, lost mostly to "),
+        ("half hidden", hiding(0.1), ""),
+        ("undecided", decided(0.1), "1 of 2 cases, known to within "),
+        ("undecided", decided(0.001), ""),
+    ],
+)
+def test_what_users_asked_for_is_found_where_it_is_and_nowhere_else(rule, lines, text, findings_by_rule):
+    found = findings_by_rule(lines).get(rule, [])
+    assert [line.startswith(text) for line in found] == [True] * bool(text)
+
+
+def test_a_binary_is_a_field_of_its_row(loaded):
+    assert unfilled(loaded(swept("a")), "binaries") == []
+
+
+def test_each_way_out_names_an_option_for_what_an_arm_is_lost_to():
+    headers = {FIELDS[name].header for name in LOST}
+    assert headers == {*findings.WAYS}
+    assert {way.split(",")[0] for way in findings.WAYS.values()} <= {*FLAGS.values()}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Names of kernels: asked for after the last timed round, once for each shape; a profiler that fails is told."""
 
+import sys
 import types
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,27 @@ def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
         launches.of_call(lambda: None)
+
+
+def test_a_binary_is_that_of_all_kernels_that_a_call_launches_by_triton(monkeypatch):
+    class CompiledKernel:
+        def __init__(self, code):
+            self.asm = {"cubin": code}
+
+        def launch_metadata(self, grid, stream, *arguments):
+            return None
+
+    def launching(*codes):
+        return lambda: [CompiledKernel(code).launch_metadata((1,), 0) for code in codes]
+
+    compiler = types.SimpleNamespace(CompiledKernel=CompiledKernel)
+    monkeypatch.setitem(sys.modules, "triton.compiler.compiler", compiler)
+    binaries = [launches.binary_of(launching(*codes)) for codes in ([b"a"], [b"a"], [b"b"], [b"a", b"b"], [])]
+    assert binaries[0] == binaries[1]
+    assert len({*binaries}) == 4
+    assert binaries[-1] == ""
+    monkeypatch.delitem(sys.modules, "triton.compiler.compiler")
+    assert launches.binary_of(launching(b"a")) == "", "where nobody has imported Triton"
 
 
 def test_names_of_kernels_are_short_in_tables():
