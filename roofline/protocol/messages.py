@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 
 from roofline.store import typed
 from roofline.store.outcome import Outcome
-from roofline.store.run import Round, Shape
 
 
 class Kind(StrEnum):
@@ -87,8 +86,8 @@ class Request:
     """Case -> why it has failed before: a baseline comes along unasked."""
     chosen: dict[str, dict] = field(default_factory=dict)
     """Shape -> what an earlier worker chose for it, as `worker.runner.Runner.earlier` has it."""
-    entrants: dict[str, list[str]] = field(default_factory=dict)
-    """Shape -> who is still in, of one that an earlier worker measured."""
+    made: dict[str, dict] = field(default_factory=dict)
+    """Shape -> the line of its passes by now, of one that an earlier worker measured: this one's go on from there."""
     passes: dict[str, int] = field(default_factory=dict)
     """Shape -> how many times to come back to it."""
     process: int = 0
@@ -120,7 +119,9 @@ class StepBegan(Message):
     name: str = ""
     """The contender that is called; empty where it is none or several."""
     entrants: list[str] = field(default_factory=list)
-    """Who take turns, in the order in which the mark counts them."""
+    """The contenders that take turns, in the order in which the mark counts them; "" in the place of a reference."""
+    baseline: str = ""
+    """That of the shape, where turns are taken."""
     seconds: float | None = None
     """What the contender, or the rule of the step, says that it may take."""
 
@@ -130,10 +131,10 @@ class StepBegan(Message):
 
 
 @dataclass(frozen=True)
-class JournalLine(Message):
-    """A line of the journal, as it stands."""
+class JournalLines(Message):
+    """Lines of the journal, as they stand."""
 
-    line: dict
+    lines: list[dict]
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,6 @@ class ShapeChecked(Message):
 
 
 @dataclass(frozen=True)
-class ShapePrepared(Message):
-    """The contenders of a shape are ready to take turns: it has no rounds yet."""
-
-    shape: Shape
-
-
-@dataclass(frozen=True)
 class Rejected(Message):
     """A contender gets no number."""
 
@@ -169,21 +163,6 @@ class Rejected(Message):
     outcome: Outcome
     is_sure: bool = True
     """Whether no other contender in the worker can have had a part in that."""
-
-
-@dataclass
-class Turns(Message):
-    """The rounds of a shape since this was told last."""
-
-    shape: str
-    whole: bool
-    """Whether a pass is over."""
-    stopped_by: str
-    """What says that there are rounds enough; empty as long as nothing does."""
-    rounds: list[Round]
-    late: dict[str, int]
-    timelines: list[dict]
-    telemetry: dict
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,17 @@ class Trials:
         out = {*run.outcomes, *self.given_up, *map("-".join, self.waiting)}
         cases = {}
         for shape, names in self.planned.items():
-            made = run.made(shape)
-            if made and made.stopped_by != INTERRUPTED:
+            if self._is_whole(shape):
                 continue
             names = [name for name in names if f"{shape}-{name}" not in out and not run.made(shape, name)]
             if names:
                 cases[shape] = names
         return cases
+
+    def _is_whole(self, shape: str, apart: str = "") -> bool:
+        """True where a shape has all its passes, as `Run.made` has it."""
+        made = self.writer.run.made(shape, apart)
+        return bool(made and made.stopped_by != INTERRUPTED)
 
     def accuse(self, request: Request, shape: str, name: str, outcome: Outcome, *, is_sure: bool = False) -> None:
         """Say what a contender did in a worker that was asked for `request`: it loses its row where that `is_sure`, or
@@ -133,7 +137,7 @@ class Trials:
             case = f"{shape}-{name}"
             if case in self.writer.run.outcomes:
                 del self.waiting[shape, name]
-            elif shape in worker.done:
+            elif shape in worker.done or self._is_whole(shape, name):
                 self.innocent.add((shape, name))
                 of_what = self.waiting.pop((shape, name))
                 self.writer.note(f"apart {case}", f"{case} was tried alone, and does well. Beside others: {of_what}.")

@@ -3,7 +3,7 @@ becomes of who is suspected, is in `supervise.apart`."""
 
 from dataclasses import replace
 
-from roofline.protocol.messages import Step
+from roofline.protocol.messages import Step, StepBegan
 from roofline.store.outcome import FAILED, Outcome
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.session import Session
@@ -37,27 +37,17 @@ def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
     who was alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes
     on."""
     shape = end.step.shape
-    told = end.broke.name if end.broke else _at_turn(worker, end)
+    at_turn = end.step.entrants[end.marked - 1] if end.step.entrants and end.marked else ""
+    told = end.broke.name if end.broke else at_turn
     name = told or end.step.name or worker.request.apart
-    names = [name] if name else _likeliest(session, worker, shape)
+    names = [name] if name else _likeliest(session, end.step)
     return [name for name in names if shape and f"{shape}-{name}" not in session.run.outcomes]
 
 
-def _likeliest(session: Session, worker: Told, shape: str) -> list[str]:
-    left = session.trials.left().get(shape, [])
+def _likeliest(session: Session, step: StepBegan) -> list[str]:
+    left = session.trials.left().get(step.shape, [])
     known = [name for name in left if session.trials.failures[name]]
-    prepared = worker.prepared.get(shape)
-    baseline = prepared.baseline if prepared else ""
-    return known or [name for name in left if name != baseline] or left
-
-
-def _at_turn(worker: Told, end: WorkerEnd) -> str:
-    """The contender whose turn it was; empty where it was nobody's, or that of a reference."""
-    prepared = worker.prepared.get(end.step.shape)
-    if not (prepared and end.step.entrants and end.marked):
-        return ""
-    name = end.step.entrants[end.marked - 1]
-    return "" if "role" in prepared.entrants[name] else name
+    return known or [name for name in left if name != step.baseline] or left
 
 
 def conclude(session: Session, worker: Told, end: WorkerEnd) -> None:

@@ -25,16 +25,14 @@ from roofline.protocol.messages import (
     Broke,
     Channel,
     Done,
+    JournalLines,
     Message,
     Request,
-    ShapePrepared,
     Step,
     StepBegan,
-    Turns,
 )
 from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
-from roofline.store.run import Shape
 from roofline.supervise import orphans
 from roofline.supervise.limits import Patience
 from roofline.supervise.orphans import DEATH_S
@@ -90,12 +88,8 @@ class Told:
         self.step = StepBegan(Step.START)
         self.is_done = False
         self.broke: Broke | None = None
-        self.prepared: dict[str, Shape] = {}
-        """Shapes that are ready to take turns, with no rounds."""
-        self.measured: set[str] = set()
-        """Shapes whose turns were journalled."""
         self.done: set[str] = set()
-        """Shapes that were checked, or have all their passes."""
+        """Shapes that were checked."""
 
     @property
     def marked(self) -> int:
@@ -112,7 +106,7 @@ class Told:
         match message:
             case StepBegan():
                 self.step = message
-            case ShapePrepared() | Turns():  # the step at that shape is over
+            case JournalLines():  # the step at that shape is over
                 self.step = replace(self.step, shape="")
             case Broke():
                 self.broke = message

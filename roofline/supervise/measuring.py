@@ -6,9 +6,8 @@ A run that decides goes on with what is undecided, and who is suspected is measu
 import time
 
 from roofline.analysis import decision
-from roofline.host import telemetry
-from roofline.protocol.messages import Kind, Request, ShapePrepared, StepBegan, Turns
-from roofline.store.run import INTERRUPTED, Run, Shape, key_of
+from roofline.protocol.messages import Kind, Request, StepBegan
+from roofline.store.run import Run, Shape
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
@@ -34,10 +33,6 @@ def measure(session: Session) -> None:
         match message:
             case StepBegan():
                 session.show_progress(f"{progress(session, worker, since, passes_before)}: {message.words}")
-            case ShapePrepared(shape):
-                worker.prepared[shape.id] = shape
-            case Turns():
-                add_turns(session, worker, message)
             case WorkerEnd():
                 stages.keep(session, worker, message)
                 if session.options.decide and not worker.request.apart:
@@ -124,49 +119,6 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
         left_s = left * (time.monotonic() - since) / made  # the rest goes on as it went until now
         words += f", {duration(left_s + session.plan.report_s)} left"
     return words
-
-
-def add_turns(session: Session, worker: Told, turns: Turns) -> None:
-    """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is measured
-    by now. The run gets the rounds themselves."""
-    apart = worker.request.apart
-    is_new_process = turns.shape not in worker.measured
-    worker.measured.add(turns.shape)
-    shape = session.run.made(turns.shape, apart)
-    if is_new_process and shape and not shape.passes:  # rounds of no whole pass
-        shape = None
-    before = shape or worker.prepared[turns.shape]
-    before.apart = apart
-    for index, round_ in enumerate(turns.rounds, before.round_count):
-        round_.index = index
-        round_.pass_index = before.passes + 1
-        round_.process = worker.request.process
-    changes = _changes(session, worker, turns, before, is_new_process)
-    if changes["stopped_by"] != INTERRUPTED:
-        worker.done.add(turns.shape)
-    header = pass_line(before, **changes) if shape else before.line() | changes
-    rounds = [round_.line(turns.shape) | before.apart_field for round_ in turns.rounds]
-    if session.writer.write(header, *rounds):
-        session.run.apply(header)
-        session.run.shapes[key_of(turns.shape, apart)].rounds += turns.rounds
-        session.writer.add(*turns.timelines)
-
-
-def _changes(session: Session, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
-    """The fields of a shape that `turns` change."""
-    apart = worker.request.apart
-    passes = before.passes + turns.whole
-    planned = session.passes if apart else session.planned_passes
-    is_decided = session.options.decide and before.analysis == "throughput" and not apart  # by `close_decided`
-    is_last = turns.whole and passes == planned and not is_decided
-    return {
-        "passes": passes,
-        "processes": before.processes + is_new_process,
-        "stopped_by": (is_last and turns.stopped_by) or INTERRUPTED,
-        "round_count": before.round_count + len(turns.rounds),
-        "telemetry": telemetry.merged(before.telemetry, before.round_count, turns.telemetry, len(turns.rounds)),
-        "late": {name: count + before.late.get(name, 0) for name, count in turns.late.items()},
-    }
 
 
 def _process_line(worker: Told) -> dict:

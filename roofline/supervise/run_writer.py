@@ -32,18 +32,12 @@ class RunWriter:
 
     def add(self, *lines: dict) -> None:
         """Journal lines of plain values, and apply them to the run. If that fails, neither has any of them."""
-        if self.write(*lines):
-            for line in lines:
-                self.run.apply(line)
-
-    def write(self, *lines: dict) -> bool:
-        """Journal lines, and return whether that went well."""
         try:
             self._journal.write(*lines)
         except OSError as error:
-            self._end(f"the journal could not be written: {error.strerror}")
-            return False
-        return True
+            return self._end(f"the journal could not be written: {error.strerror}")
+        for line in lines:
+            self.run.apply(line)
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""

@@ -15,7 +15,7 @@ from roofline.supervise.apart import LEAST_S, OF_PLAN, Trials
 from roofline.supervise.child import Told
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
-from roofline.supervise.run_writer import RunWriter
+from roofline.supervise.run_writer import RunWriter, pass_line
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Session:
         run = self.run if self.has_begun else Run({})
         refused = dict(self.trials.given_up) if self.has_begun else {}
         chosen = {shape: {"facts": told.facts, "medians_s": {}} for shape, told in self.checked.items()}
-        entrants = {}
+        made = {}
         process = 0
         for case, outcome in run.outcomes.items():
             if outcome.outcome == FAILED:
@@ -143,7 +143,7 @@ class Session:
             if shape.passes:
                 chosen[shape.id] = shape.choices
                 if shape.apart == apart:
-                    entrants[shape.id] = list(shape.late)
+                    made[shape.id] = pass_line(shape)
         return Request(
             kind,
             options=as_values(self.options),
@@ -152,7 +152,7 @@ class Session:
             path=sys.path,
             refused=refused,
             chosen=chosen,
-            entrants=entrants,
+            made=made,
             process=process,
             ceilings=run.ceilings,
             apart=apart,

@@ -2,7 +2,7 @@
 
 from roofline import operations
 from roofline.host import machine
-from roofline.protocol.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
+from roofline.protocol.messages import JournalLines, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
 from roofline.supervise.blame import conclude, outcome_of
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
@@ -19,8 +19,8 @@ def keep(session: Session, worker: Told, message: object) -> None:
     match message:
         case StepBegan():
             session.show_progress(message.words)
-        case JournalLine(line):
-            session.writer.add(line)
+        case JournalLines(lines):
+            session.writer.add(*lines)
         case Rejected(shape, name, outcome, is_sure):
             session.trials.accuse(worker.request, shape, name, outcome, is_sure=is_sure)
         case WorkerEnd():
@@ -129,7 +129,7 @@ def name_kernels(session: Session) -> None:
 
     def hear(worker: Told, message: object) -> None:
         match message:
-            case JournalLine({"shape": shape_id} as line):
+            case JournalLines([{"shape": shape_id} as line]):
                 for made in [shape for shape in session.run.shapes.values() if shape.id == shape_id]:
                     session.writer.add(line | made.apart_field)
             case WorkerEnd():

@@ -7,12 +7,12 @@ import zlib
 from dataclasses import asdict, replace
 from statistics import median
 
-from roofline.host import device_errors
+from roofline.host import device_errors, telemetry
 from roofline.host.device_errors import CallError
-from roofline.protocol.messages import Broken, Rejected, ShapePrepared, Step, Turns
+from roofline.protocol.messages import Broken, JournalLines, Rejected, Step
 from roofline.protocol.stop_rule import StopRule
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import Shape
+from roofline.store.run import INTERRUPTED, Shape
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, process_state, steady
@@ -38,7 +38,7 @@ class ShapePasses:
         self.shape = shape
         request = worker.request
         self.prepared = prepared = worker.prepare(shape, request.cases[shape])
-        self.is_first = shape not in request.entrants and not request.apart
+        self.is_first = shape not in request.made and not request.apart
         """Whether no earlier worker measured the shape, and none shall beside this one."""
         is_below_roof = prepared.analysis == "throughput" and prepared.contenders
         if is_below_roof:
@@ -46,15 +46,21 @@ class ShapePasses:
             if probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings, datasheet):
                 prepared.entrants[probe.name] = probe
         for name in list(prepared.entrants):  # who is out, is out
-            if name not in request.entrants.get(shape, [name]):
+            if shape in request.made and name not in request.made[shape]["late"]:
                 del prepared.entrants[name]
         self.seed = zlib.crc32(f"{worker.options.seed} {shape}".encode())
+        self.entrants = [name * (not entrant.role) for name, entrant in prepared.entrants.items()]
+        """As `StepBegan` has them."""
+        self.line = request.made.get(shape) or self.described().line()
+        """The last line of the journal about the shape; of one that has none yet, the first."""
+        self.processes = 1 + self.line["processes"]
+        self.planned_passes = worker.clock.passes * request.processes
+        self.is_decided = worker.options.decide and prepared.analysis == "throughput"
+        """Whether passes go on until a decision says when it is enough."""
         self.rounds = self._new_rounds()
         self.telemetry: dict = {}
         """The summary of the last pass."""
         self._rounds_told = 0
-        if self.goes_on:
-            worker.tell(ShapePrepared(self.described()))
 
     @property
     def goes_on(self) -> bool:
@@ -68,9 +74,8 @@ class ShapePasses:
         request = worker.request
         prepared = self.prepared
         passes = request.passes[self.shape]
-        planned = worker.clock.passes * request.processes
-        rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, planned)
-        if worker.options.decide and prepared.analysis == "throughput":  # which says when it is enough
+        rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, self.planned_passes)
+        if self.is_decided:
             rule = replace(rule, width=0.0)
         rounds = Rounds(
             {name: entrant.call for name, entrant in prepared.entrants.items()},
@@ -83,6 +88,9 @@ class ShapePasses:
             looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
         )
         rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
+        rounds.first_round, rounds.first_pass = self.line["round_count"], 1 + self.line["passes"]
+        rounds.process = request.process
+        rounds.late = {name: self.line["late"].get(name, 0) for name in rounds.late}
         return rounds
 
     def described(self) -> Shape:
@@ -109,6 +117,7 @@ class ShapePasses:
             facts=case.facts | prepared.facts,
             passes=0,
             processes=0,
+            apart=self.worker.request.apart,
         )
 
     def run_pass(self, *, is_last: bool) -> None:
@@ -118,7 +127,13 @@ class ShapePasses:
         while self.goes_on:
             self._drop_rejected()
             worker.telemetry.start()
-            worker.begin(Step.TURNS, self.shape, entrants=self.rounds.names, seconds=self.rounds.longest_pass_s)
+            worker.begin(
+                Step.TURNS,
+                self.shape,
+                entrants=self.entrants,
+                baseline=prepared.baseline,
+                seconds=self.rounds.longest_pass_s,
+            )
             try:
                 self._try_pass(is_last)
             except KeyboardInterrupt:
@@ -162,13 +177,26 @@ class ShapePasses:
         timelines."""
         self._drop_rejected()
         rounds = self.rounds
+        before = self.line
+        apart = self.worker.request.apart
         new = rounds.rounds[self._rounds_told :]
         self._rounds_told = len(rounds.rounds)
-        late = rounds.late
-        rounds.late = dict.fromkeys(late, 0)
-        timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
+        passes = before["passes"] + whole
+        is_over = whole and passes == self.planned_passes and (apart or not self.is_decided)
         read = self.telemetry or self.worker.telemetry.summary()
-        self.worker.tell(Turns(self.shape, whole, rounds.stopped_by, new, late, timelines, read))
+        sums = {
+            "passes": passes,
+            "processes": self.processes,
+            "stopped_by": rounds.stopped_by if is_over else INTERRUPTED,
+            "round_count": before["round_count"] + len(new),
+            "telemetry": telemetry.merged(before["telemetry"], before["round_count"], read, len(new)),
+            "late": dict(rounds.late),
+        }
+        apart_field = {"apart": apart} if apart else {}
+        self.line = {"kind": "pass", "shape": self.shape} | apart_field | sums
+        lines = [round_.line(self.shape) | apart_field for round_ in new]
+        timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
+        self.worker.tell(JournalLines([before | sums, *lines, *timelines]))
 
     def _typical_timelines(self) -> list[dict]:
         """A timeline of each entrant that noted some: that of the sample nearest to its median."""

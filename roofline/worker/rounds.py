@@ -71,7 +71,7 @@ class Rounds:
         looks: dict[str, Callable] | None = None,
     ):
         """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
-        that is being called, in the order of `names` from 1, and 0 between calls.
+        that is being called, in their order from 1, and 0 between calls.
 
         What a call notes of a sample, with what the clock said of it, are the round's values; a `timeline` among them,
         a dict, is kept apart.
@@ -83,7 +83,7 @@ class Rounds:
         self.times_s: dict[str, dict[int, float]] = {name: {} for name in entrants}
         """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
         self.late = dict.fromkeys(entrants, 0)
-        """Samples dropped because the host was late, of each entrant that is still in, since they were told."""
+        """Samples dropped because the host was late, of each entrant that is still in."""
         self.timelines: dict[tuple[str, int], dict] = {}
         """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
@@ -92,10 +92,11 @@ class Rounds:
         """Whether a user's contender takes turns."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
+        self.first_round, self.first_pass, self.process = 0, 1, 0
+        """The numbers of the first round and pass, and of the process, where others have measured the shape before."""
         self._mark = mark
         self._returned: dict[str, object] = {}
         """{entrant: what its last call returned}, of whom that is looked at."""
-        self.names = list(entrants)
         self._entrants: dict[str, Call] = {}
         for number, (name, call) in enumerate(entrants.items(), 1):
             self._entrants[name] = self._named(name, Call.of(call), number)
@@ -212,7 +213,8 @@ class Rounds:
     def _round(self) -> None:
         """Run a round. It has the samples that are good; who has none is `late` or `wrong`."""
         order = self._rng.permutation(list(self._entrants)).tolist()
-        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
+        index, pass_index = self.first_round + len(self.rounds), self.first_pass + self._passed
+        round_ = Round(index, order, {}, {}, pass_index, self.process)
         times: list[float | None] = []
         readings: list[dict] = []
         for calls, looked_at in self._turns(order, times):

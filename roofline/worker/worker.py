@@ -17,7 +17,7 @@ from roofline.protocol.messages import (
     Broke,
     Broken,
     Done,
-    JournalLine,
+    JournalLines,
     Kind,
     MachineFound,
     Message,
@@ -74,7 +74,7 @@ class Worker:
 
     def journal(self, kind: str, **fields) -> None:
         """Tell a line for the journal."""
-        self.tell(JournalLine({"kind": kind} | fields))
+        self.tell(JournalLines([{"kind": kind} | fields]))
 
     def note(self, topic: str, text: str) -> None:
         self.journal("note", about=topic, text=anonymous(text))
