@@ -54,7 +54,7 @@ def test_all_wires_meet_one_roof_and_serial_is_half_at_the_threshold(sweep):
         serial = points_of(axes, "serial")
         assert len(serial) == count
         assert [y for _, y in serial] == pytest.approx([x / (1 + x) for x, _ in serial], rel=0.02)
-    assert {"tp=4", "tp=16", "tp=64", "ridge", "M=64", "M=172"} <= {*sweep.texts["network_roofline"]}
+    assert {"tp 4", "tp 16", "tp 64", "wire ridge", "M 64", "M 172"} <= {*sweep.texts["network_roofline"]}
 
 
 def test_each_operation_has_a_panel_and_the_title_names_the_arm_that_gains_most(draw):
@@ -81,8 +81,8 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     gather, prefetched = sweep.figures["overlap"].axes
     # By T_gemm / T_comm: 6.1/16, 20/20, 20/16 and 80/16 of one operation, 7/16 and 18.1/16 of the other.
     for axes, sums, names in (
-        (gather, [1 + 6.1 / 16, 2, 1.8, 1.2], ["tp=64", "ridge", "tp=16", "tp=4"]),
-        (prefetched, [1 + 7 / 16, 1 + 16 / 18.1], ["M=64", "M=172"]),
+        (gather, [1 + 6.1 / 16, 2, 1.8, 1.2], ["tp 64", "wire ridge", "tp 16", "tp 4"]),
+        (prefetched, [1 + 7 / 16, 1 + 16 / 18.1], ["M 64", "M 172"]),
     ):
         assert [bar.get_x() for bar in axes.patches] == [1] * len(sums)
         assert [bar.get_x() + bar.get_width() for bar in axes.patches] == pytest.approx(sums)
@@ -101,7 +101,7 @@ def test_shapes_that_cannot_be_compared_are_left_out_and_said_to_be(draw):
             f"left out, as T_gemm or T_comm is void or was not measured: {void.id}, {unmeasured.id}"
             in drawn.texts[name]
         )
-        assert not [text for text in drawn.texts[name] if text.startswith(("tp=26", "tp=32"))]
+        assert not [text for text in drawn.texts[name] if text.startswith(("tp 26", "tp 32"))]
         (axes,) = drawn.figures[name].axes
         assert name == "timeline" or len(points_of(axes, "serial")) == 1
 
@@ -177,4 +177,4 @@ def test_pieces_of_a_part_are_sent_together():
 def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
     nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
     drawn = draw([HERE, *gathering(nearer, comm_s=GEMM_S), *gathering(ridge, comm_s=GEMM_S / 1.1)], "timeline")
-    assert "ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
+    assert "wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]

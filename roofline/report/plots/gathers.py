@@ -1,6 +1,7 @@
 """The common parts of gathering operations' figures, which have a panel for each operation: columns derived from a
 frame, looks of arms, words for a shape and its link."""
 
+from roofline.report.findings import WORDS
 from roofline.report.format import rate_text
 from roofline.report.plots import theme
 from roofline.report.tables import named
@@ -9,9 +10,6 @@ from roofline.theory.wires import HOW, PACED
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
-
-NAMES = {"tp": "tp={}", "m": "M={}", "ranks": "P={}", "dtype": "{}", "wire": "{}"}
-"""Field -> how a shape is named by it."""
 
 
 def prepared(frame):
@@ -32,17 +30,24 @@ def prepared(frame):
         of_ideal = cases[f"of_roof{end}"].fillna(cases["ideal_s"] / cases[f"time{of_time}_s"])
         cases[f"over{of_time}"] = 1 / of_ideal
         cases[f"share{end}"] = of_ideal * cases["ratio"].clip(upper=1)
-    for op, rows in cases.groupby("op"):
-        first = "m" if op == "weight_prefetch" else "tp"
-        usual = rows[[*NAMES]].mode().iloc[0]
-        cases.loc[rows.index, "name"] = rows.apply(_name, axis=1, first=first, usual=usual)
+    for _, rows in cases.groupby("op"):
+        cases.loc[rows.index, "name"] = _names(rows[[*WORDS]])
     return cases
 
 
-def _name(row, first: str, usual) -> str:
-    """What is not as it is `usual` of a shape: `tp=26`, `M=172`, `P=4, ridge`; where all is, the `first`."""
-    keys = [key for key in NAMES if row[key] != usual[key]] or [first]
-    return ", ".join(NAMES[key].format(row[key]) for key in keys)
+def _names(fields):
+    """In words, the `fields` of each shape that are not as in most: `tp 26`, `M 172`, `P 4, wire ridge`; or where all
+    are, that of which there are most."""
+    usual = fields.mode().iloc[0]
+    first = fields.nunique().idxmax()
+
+    def name(row) -> str:
+        row = row.dropna()
+        unusual = row[row != usual[row.index]]
+        shown = row[[first]] if unusual.empty else unusual
+        return ", ".join(WORDS[field].format(value) for field, value in shown.items())
+
+    return fields.apply(name, axis=1)
 
 
 def panels(cases, finding: str, heights_in, **shared) -> tuple:
@@ -58,17 +63,15 @@ def panels(cases, finding: str, heights_in, **shared) -> tuple:
 
 
 def styles(arms) -> dict[str, dict]:
-    """{arm: how its points are drawn} of `arms`, in the order of `ARMS`; those that are not there come last.
+    """{arm: how its points are drawn} of `ARMS`, and of those of `arms` that are not there.
 
     The colour-blind can tell the colours apart. Serial is grey: it is what the others are measured against.
     """
-    arms = list(dict.fromkeys(arms))
     looks: dict[str, dict] = {}
     for name, arm in ARMS.items():
         look = dict(zip(("color", "marker"), arm.look, strict=True))
         looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}
-    looks |= theme.looks([arm for arm in arms if arm not in looks])
-    return {arm: look for arm, look in looks.items() if arm in arms}
+    return looks | theme.looks([arm for arm in arms.unique() if arm not in looks])
 
 
 def link_text(rows) -> str:

@@ -97,7 +97,7 @@ def _points(axes, rows, looks: dict) -> None:
     axes.errorbar(rows["x"], rows["y"], theme.interval(rows, "y"), **theme.BARS)
     of_points = {"s": 42, "edgecolor": DARK, "linewidth": 0.6, "zorder": 4}
     seaborn.scatterplot(rows, x="x", y="y", hue="contender", style="weights", ax=axes, **looks, **of_points)
-    theme.name_points(axes, rows.assign(name="M=" + rows["m"].astype("string")).dropna(subset="m"), "x", "y_low", "top")
+    theme.name_points(axes, rows.assign(name="M " + rows["m"].astype("string")).dropna(subset="m"), "x", "y_low", "top")
     axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="")
     axes.yaxis.set_major_formatter(lambda flops, place: flops_text(flops))
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
