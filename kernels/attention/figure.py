@@ -31,14 +31,13 @@ def over_lengths(frame):
     rows = of_size.get_group(size)
     looks = theme.looks(rows["contender"].unique())
     masks = rows["mask"].unique()
-    figure = theme.new(12.5, 4.6 * len(masks))
-    theme.about(figure, frame, "Attention over lengths, and the power of the length by which each line grows")
+    finding = "Attention over lengths, and the power of the length by which each line grows"
+    figure = theme.new(12.5, 4.6 * len(masks), frame, finding)
     words = "batch {}, heads {}, width {}".format(*size)
     for mask, axes_of_mask in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
         for axes, panel in zip(axes_of_mask, PANELS, strict=True):
             axes.set_title(f"{mask}, {words}")
             _panel(axes, rows[rows["mask"] == mask], looks, *panel)
-    theme.lay_out(figure)
     return figure
 
 

@@ -24,7 +24,8 @@ def step_memory(run):
     steps = _whole_steps(run)
     if not steps:
         return None
-    figure = theme.new(10, 5)
+    size = "-".join(steps[-1][0].id.split("-")[1:5])
+    figure = theme.new(10, 5, frame_of(run), f"Memory over a step of {size}")
     colours = theme.colours(list(dict.fromkeys(shape.dtype for shape, _, _ in steps)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
     for shape, name, costs in steps:
@@ -43,7 +44,4 @@ def step_memory(run):
     axes.set_xticks(range(len(PHASES)), PHASES, ha="left")
     axes.grid(axis="x")
     axes.legend(frameon=False, fontsize=9)
-    size = "-".join(shape.id.split("-")[1:5])
-    theme.about(figure, frame_of(run), f"Memory over a step of {size}")
-    theme.lay_out(figure)
     return figure

@@ -2,7 +2,7 @@
 nothing, needs no network, and runs no script: a policy in it forbids any. HTML in the Markdown stays text.
 """
 
-import re
+from base64 import b64encode
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +26,8 @@ def page(title: str, markdown: str, pictures: dict[str, str]) -> str:
 
     body = folded(MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown))
     for name, svg in pictures.items():
-        image = f'<p><img src="{name}.png" alt="{label(name)}" /></p>'
-        body = body.replace(image, f"<figure>{inline(svg, name)}</figure>")
+        data = b64encode(svg.encode()).decode()
+        body = body.replace(f'src="{name}.png"', f'src="data:image/svg+xml;base64,{data}"')
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(title=escape(title), body=body)
 
 
@@ -41,15 +41,3 @@ def folded(body: str) -> str:
         more = [f"</ul>\n<details><summary>{len(more)} more</summary>\n<ul>\n", *more, "</ul>\n</details>\n"]
         end = ""
     return "".join([start, heading, *worst[:MOST_FINDINGS], *more, end, rest])
-
-
-def label(name: str) -> str:
-    """The words for the figure `name` where it is not seen."""
-    return name.replace("_", " ")
-
-
-def inline(svg: str, name: str) -> str:
-    """`svg` for a page that has others: the ids in it begin with `name`."""
-    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
-    return body.replace("<svg", f'<svg role="img" aria-label="{label(name)}"', 1)

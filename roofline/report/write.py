@@ -111,19 +111,14 @@ def _of_operations(run: Run, cases: DataFrame) -> Iterator[Section]:
 
 
 def unknown(run: Run) -> list[str]:
-    """A line for each operation of `run` that is not known here: what of it is left out."""
+    """A line for each operation of `run` that is not known here."""
     lines = []
     for op in operations_of(run):
-        if op in OPERATIONS:
-            continue
-        journalled = shown(run, op)
-        names = [field.name for field in journalled.fields if field.of]
-        names += journalled.figures
-        if op not in run.metadata.get("shown", {}):
-            names = ["whatever it has of its own: its journal does not say what that is"]
-        if names:
-            lacking = ", ".join(names)
-            lines.append(f"{op} is not known here, and is shown without {lacking}; name its file by --operations")
+        if op not in OPERATIONS:
+            lines.append(
+                f"{op} is not known here, and is shown without what its code computes and draws; name its file by "
+                "--operations"
+            )
     return lines
 
 
@@ -190,7 +185,7 @@ def markdown(run: Run, sections: Sequence[Section]) -> str:
         if section.about:
             parts.append(section.about)
         for name in section.figures:
-            parts.append(f"![{html.label(name)}]({name}.png)")
+            parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
         if section.has_table:
             parts.append(tables.markdown(section.table))
         if section.lines:

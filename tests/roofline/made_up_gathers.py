@@ -108,6 +108,6 @@ class Drawn:
         figures = {name: draws[name](self.run if name in plots.OF_RUN else cases) for name in only or NAMES}
         self.figures = {name: figure for name, figure in figures.items() if figure is not None}
         self.texts = {
-            name: [line for text in figure.findobj(Text) for line in text.get_text().split("\n") if line]
+            name: [line.strip() for text in figure.findobj(Text) for line in text.get_text().split("\n") if line]
             for name, figure in self.figures.items()
         }

@@ -88,24 +88,17 @@ def save(folder, lines):
     return folder
 
 
-def boxes_of(figure, panels=()):
-    """Return (text, where it is drawn) of all words on the axes, or on some of them, that do not run along a line."""
-    renderer = figure.canvas.get_renderer()
-    texts = [
-        text for axes in panels or figure.axes for text in axes.texts if text.get_text() and not text.get_rotation()
-    ]
-    return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+def boxes_of(axes):
+    """Return (text, where it is drawn) of all words on the axes, which were drawn."""
+    return [(text.get_text(), text.get_window_extent()) for text in axes.texts if text.get_text()]
 
 
-def touching_pairs(boxes):
-    return [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
+def touching_pairs(axes):
+    return [(a, b) for (a, box), (b, other) in combinations(boxes_of(axes), 2) if box.overlaps(other)]
 
 
-def words_on_points(figure):
-    """Return the words that lie on a point of their axes, but those that run along a line."""
-    words = []
-    for axes in figure.axes:
-        lines = [line for line in axes.get_lines() if line.get_linestyle() == "None" and line.get_marker() != "None"]
-        points = [at for line in lines for at in line.get_transform().transform(line.get_xydata())]
-        words += [text for text, box in boxes_of(figure, [axes]) if any(box.contains(*at) for at in points)]
-    return words
+def words_on_points(axes):
+    """Return the words that lie on a point of their axes."""
+    lines = [line for line in axes.get_lines() if line.get_linestyle() == "None" and line.get_marker() != "None"]
+    points = [at for line in lines for at in line.get_transform().transform(line.get_xydata())]
+    return [text for text, box in boxes_of(axes) if any(box.contains(*at) for at in points)]

@@ -86,7 +86,8 @@ def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(load
     assert roofline.by_tokens(run)[["least", "least_shape"]].round(9).to_numpy().tolist()[1:] == [[2, "qkv_proj"]]
     assert case_words(rows.iloc[2]) == "cublas on N=512 K=64, M 16, bf16"
     _, *legend = [text.get_text() for text in memory_roofline(rows).axes[0].get_legend().get_texts()]  # behind the roof
-    assert legend == ["cublas", "tiled", *(["qkv_proj", "N=512 K=64"] if count == 2 else [MANY])]
+    named = ["qkv_proj", "N=512 K=64"] if count == 2 else [MANY]
+    assert legend == ["contender", "cublas", "tiled", "weights", *named]
 
 
 @pytest.mark.parametrize(

@@ -1,92 +1,68 @@
-"""The figure network_roofline: what overlapping buys over multiples of the threshold, a panel for the layer in tensor
-parallelism (what comes before it, what goes behind it, and both) and one for the weight prefetch.
+"""The figure network_roofline: what overlapping buys over multiples of the threshold, a panel for each operation.
 
 The threshold is the balance at which a case's own unsplit matmul and its link take equally long. FLOP per received byte
 over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and one bound for what runs one after the
-other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
+other, x / (1 + x). An arm that multiplies on more cores than T_gemm, or has a link of its own, is left to the figure
+overlap: its roof is another.
 """
 
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.report.plots import style, theme
+from roofline.report.plots import gathers, theme
 from roofline.report.plots.theme import DARK, GREY
-from roofline.theory.arms import ALL_CORES, LAYER
+from roofline.theory.arms import ALL_CORES
 from roofline.theory.wires import EXERCISE_BALANCE
 
-PANEL_IN, MORE_IN = 3.6, 0.8
-"""Inches of a panel of one operation, and what each further one takes."""
+PANEL_IN = 3.6
 
-ASIDE = 0.004
-"""Distance between the arms of one shape, of the width of the axes."""
+ASIDE = 1.012
+"""The factor between the places of two arms on one shape."""
 
 
 def network_roofline(frame):
-    """The figure; None where no case has T_gemm and T_comm."""
-    cases = style.prepared(frame)
-    if not cases["timed"].any():
+    """The figure; None where no case can be compared with its T_gemm and T_comm."""
+    cases = gathers.prepared(frame)
+    cases = cases[~cases["own_fabric"] & (cases["contender"] != ALL_CORES)]
+    if cases.empty:
         return None
-    cases["panel"] = cases["op"].where(~cases["op"].isin(LAYER), "layer")
-    valid = _comparable(cases)
-    best = _best(valid)
-    panels = cases.groupby("panel", sort=False)
-    heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for _, rows in panels]
-    figure = theme.new(11, sum(heights) + 2.2)
-    theme.about(figure, frame, _finding(valid, best))
-    every_axes = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
-    _scales(every_axes, valid)
-    looks = style.styles(valid["contender"])
-    labels = []
-    for axes, (name, rows) in zip(every_axes, panels, strict=True):
-        drawn = valid[valid["panel"] == name]
+    heights_in = [PANEL_IN] * cases["op"].nunique()
+    figure, panels = gathers.panels(cases, _finding(cases), heights_in, sharex=True, sharey=True)
+    _scales(figure.axes, cases)
+    looks = gathers.styles(cases["contender"])
+    for axes, rows in panels:
         _bounds(axes)
-        _points(axes, drawn, looks)
-        _titles(axes, rows, drawn, best.get(name))
-        if len(drawn):
-            labels.append(_labels(axes, drawn))
+        _points(axes, rows, looks)
     theme.legend(figure)
-    theme.separate(figure, labels)
     return figure
 
 
-def _comparable(cases):
-    """The cases that this roof holds for, with how far each stands `aside` of its shape's place."""
-    has_own_roof = cases["own_fabric"] | (cases["contender"] == ALL_CORES)
-    valid = cases[cases["timed"] & ~has_own_roof & ~cases["void"]]
-    rank = valid.groupby("op")["contender"].transform(lambda arms: arms.factorize()[0])
-    middle = rank.groupby(valid["op"]).transform("max") / 2
-    return valid.assign(aside=ASIDE * (rank - middle))
-
-
-def _best(valid) -> dict:
-    """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    won = overlapping(valid).query("ratio_low > 1").sort_values("ratio_low")
-    best = won.drop_duplicates("panel", keep="last").sort_index()
-    return {row.panel: row for row in best.itertuples()}
-
-
-def _finding(valid, best: dict) -> str:
-    if valid.empty:
-        return "Nothing that can be compared"
-    if not best:
+def _finding(cases) -> str:
+    """How much the overlapping arm gains over serial whose gain begins highest, by its interval, and above 1."""
+    won = overlapping(cases).query("ratio_low > 1")
+    if won.empty:
         return "No arm is faster than serial beyond its interval"
-    gains = [f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values()]
-    return f"Overlapping buys, over serial, {' and '.join(gains)}"
+    best = won.loc[won["ratio_low"].idxmax()]
+    text = f"Overlapping buys {best['ratio_to_baseline']:.2f} x over serial in {best['op']}"
+    if best["gain_all_cores"] > 0:
+        text += f", {best['gain_all_cores']:.2f} x over serial on all cores"
+    return text
 
 
-def _scales(every_axes, valid) -> None:
+def _scales(every_axes, cases) -> None:
     """Limits and ticks that all panels share, and above the first what they are on the exercise's chip."""
+    from matplotlib.ticker import LogLocator
+
     first = every_axes[0]
-    left = min([0.6, *valid["ratio"]]) / 1.5
-    right = max([1.6, *valid["ratio"]]) * 1.5
     first.set_xscale("log", base=2)
-    first.set(xlim=(left, right), ylim=(0, 1.15))
+    first.set(xlim=(min([0.6, *cases["ratio"]]) / 1.5, max([1.6, *cases["ratio"]]) * 1.5), ylim=(0, 1.8))
+    first.set_yticks(np.linspace(0, 1, 6))
     first.xaxis.set_major_formatter("{x:g}")
-    ticks = [tick for tick in first.get_xticks() if left <= tick <= right]
-    intensities = [f"{EXERCISE_BALANCE * tick:g}" for tick in ticks]
     top = first.secondary_xaxis("top")
-    top.set_xticks(ticks, intensities, fontsize=9, color=GREY)
+    top.xaxis.set_major_locator(LogLocator(base=2))
+    top.xaxis.set_major_formatter(lambda x, place: f"{EXERCISE_BALANCE * x:g}")
     top.minorticks_off()
+    top.tick_params(labelsize=9, labelcolor=GREY)
     top.set_xlabel(
         "FLOP per received byte on the exercise's chip, of 275 TFLOP/s and 100 GB/s",
         loc="right",
@@ -99,62 +75,19 @@ def _scales(every_axes, valid) -> None:
 def _bounds(axes) -> None:
     """The roof, the bound of what runs one after the other, and the threshold."""
     low, high = axes.get_xlim()
-    xs = np.sort([1, *np.geomspace(low, high, 200)])
+    xs = np.geomspace(low, high, 500)
     axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, label="ideal: only the longer of matmul and wire")
     axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
-    axes.set_ylabel("share of the lone matmul's speed")
+    axes.set_ylabel("share of the lone\nmatmul's speed")
 
 
-def _points(axes, valid, looks: dict) -> None:
-    """The arms of each shape, a little apart, on a line from the slowest to the fastest."""
-    cases = valid.groupby("shape").agg({"ratio": "first", "share": ["min", "max"]})
-    axes.vlines(*cases.to_numpy().T, GREY, linewidth=0.9, zorder=1)
-    left, right = axes.get_xlim()
-    for arm, look in looks.items():
-        rows = valid[valid["contender"] == arm]
-        if len(rows):
-            xs = rows["ratio"] * (right / left) ** rows["aside"]
-            ends = style.interval(rows, "share")
-            theme.points(axes, xs, rows["share"], look, label=arm, yerr=ends)
-
-
-def _titles(axes, rows, drawn, best) -> None:
-    """Where the panel's best arm gains so much, and below that the links and what is left out."""
-    layer_of = dict(rows[["op", "layer"]].drop_duplicates("op").to_numpy())
-    below = []
-    if len(drawn):
-        wire = drawn["wire"].mode()[0]
-        balances = style.range_of(drawn["balance"][drawn["wire"] == wire])
-        below.append(style.link_text(drawn))
-        below.append(f"1 is {balances} FLOP/byte here, measured on wire {wire}, each by its own matmul")
-    if len(layer_of) > 1:
-        below.append(", ".join(f"{layer}: {op}" for op, layer in layer_of.items()))
-    others = rows[rows["own_fabric"]].drop_duplicates("contender")
-    if len(others):
-        fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
-        below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
-    below += style.left_out(rows, void=True)
-    title = ", ".join(layer_of)
-    if best:
-        title = f"{best.op} at T_gemm / T_comm = {best.ratio:.2f}"
-        if best.gain_all_cores > 0:
-            title += f", {best.gain_all_cores:.2f} x over serial on all cores"
-    axes.set_title("\n".join([title, *below]))
-
-
-def _labels(axes, drawn) -> list:
-    """A word under each shape's lowest point that tells it from the others."""
-    wire = drawn["wire"].mode()[0]
-    ranks = drawn["ranks"].mode()[0]
-    usual = drawn[drawn["ranks"] == ranks]
-
-    def name(row) -> str:
-        text = style.label(row, usual)
-        if row.wire != wire:
-            text = row.wire
-        elif row.ranks != ranks:
-            text = f"P={row.ranks}"
-        return f"{row.layer} {text}" if drawn["op"].nunique() > 1 else text
-
-    return theme.name_lowest(axes, drawn, "shape", "ratio", "share_low", name)
+def _points(axes, rows, looks: dict) -> None:
+    """The arms of each shape, a little apart, on a line from the slowest to its name on the roof."""
+    rows = rows.assign(roof=rows["ratio"].clip(upper=1))
+    shapes = rows.groupby("shape").agg({"ratio": "first", "share": "min", "roof": "first"})
+    axes.vlines(*shapes.to_numpy().T, GREY, linewidth=0.9, zorder=1)
+    theme.name_points(axes, rows, "ratio", "roof", "bottom")
+    for rank, (arm, of_arm) in enumerate(rows.groupby("contender", sort=False)):
+        ends = theme.interval(of_arm, "share")
+        theme.points(axes, of_arm["ratio"] * ASIDE**rank, of_arm["share"], looks[arm], label=arm, yerr=ends)

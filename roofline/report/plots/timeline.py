@@ -12,7 +12,7 @@ import numpy as np
 
 from roofline.analysis.records import frame as frame_of
 from roofline.report.format import time_text
-from roofline.report.plots import style, theme
+from roofline.report.plots import gathers, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
 from roofline.store.stats import grouped
@@ -35,7 +35,10 @@ PALETTE = "blend:#5fb3d4,#ffe27a"
 LETTER = 0.01
 """Width of a letter in a block, with room around it, of that of the axes."""
 
-NUMBERS = "numbers: chunks, row blocks or ranks on the link, on the chip what it waited for, or sends; light: it waits"
+NUMBERS = (
+    "numbers: chunks, row blocks or ranks on the link, on the chip what it waited for, or sends; light: it waits\n"
+    "dashed: the longer of T_gemm and T_comm, and their sum"
+)
 
 WAITS = "#f2f2f2"
 """The colour of a chip's lane where it waits."""
@@ -49,17 +52,6 @@ class Block(NamedTuple):
     end_s: float
     unit: int | None
     text: str
-
-
-def timelines_of(run: Run, cases) -> dict[str, dict]:
-    """{shape: {arm: its timeline}} of the cases whose transfers took time, but for those of a layer, which gathers and
-    scatters."""
-    timelines: dict[str, dict] = {}
-    for shape, arm in cases.loc[~cases["op"].isin(BOTH), ["shape", "contender"]].to_numpy():
-        timeline = run.shape_of(shape, arm).timelines.get(arm)
-        if timeline and any(timeline["arrivals_s"]):
-            timelines.setdefault(shape, {})[arm] = timeline
-    return timelines
 
 
 def link_blocks(timeline: dict) -> list[Block]:
@@ -134,43 +126,39 @@ def units_of(timeline: dict) -> list[int]:
 
 
 def timeline(run: Run):
-    """The figure; None where no arm has a timeline."""
-    run_frame = frame_of(run)
-    cases = style.prepared(run_frame)
-    timelines = timelines_of(run, cases)
-    rows = nearest_to_the_ridge(cases[cases["shape"].isin(timelines)])
-    if not rows:
+    """The figure; None where no arm has a timeline on a shape that can be compared with its T_gemm and T_comm."""
+    cases = gathers.prepared(frame_of(run))
+    cases = cases[~cases["op"].isin(BOTH)]
+    timelines = [run.shape_of(*at).timelines.get(at[1]) for at in cases[["shape", "contender"]].to_numpy()]
+    cases = cases.assign(timeline=timelines).dropna(subset="timeline")
+    if cases.empty:
         return None
-    lanes = [EACH * len(timelines[row.shape]) for row in rows]
-    figure = theme.new(11, LANE_IN * sum(lanes) + AROUND_IN * len(lanes) + 0.6)
-    theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
-    every_axes = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
-    for axes, row in zip(every_axes, rows, strict=True):
-        _draw(axes, row, timelines[row.shape])
-        _titles(axes, row, cases)
-    theme.lay_out(figure)
+    cases = cases[cases["shape"].isin(nearest_to_the_ridge(cases))]
+    lanes = EACH * cases.groupby("op", sort=False).size()
+    finding = "What link and chip do in one run of each arm, of median time"
+    figure, panels = gathers.panels(cases, finding, LANE_IN * lanes + AROUND_IN)
+    for axes, rows in panels:
+        _draw(axes, rows)
+    figure.axes[-1].set_xlabel(NUMBERS, fontsize=9)
     return figure
 
 
-def nearest_to_the_ridge(cases) -> list:
-    """A row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there are
-    others."""
-    shown = cases.drop_duplicates("shape")
-    ranked = shown.assign(elsewhere=shown["wire"] != "ridge", away=np.log(shown["ratio"]).abs())
-    nearest = ranked.sort_values(["void", "elsewhere", "away"]).drop_duplicates("op")
-    return list(nearest.sort_index().itertuples())
+def nearest_to_the_ridge(cases):
+    """The shape of each operation that is on the wire `ridge`, or else nearest to where that would be."""
+    away = np.log(cases["ratio"]).abs().mask(cases["wire"] == "ridge", -1)
+    return cases.loc[away.groupby(cases["op"]).idxmin(), "shape"]
 
 
-def _draw(axes, row, of_shape: dict[str, dict]) -> None:
+def _draw(axes, rows) -> None:
     """Draw the lanes of every arm on one shape, and what they are to be compared with."""
     from matplotlib.ticker import EngFormatter
 
-    marks_s = _marks_s(row)
-    ends_s = [timeline["end_s"] for timeline in of_shape.values()]
-    axes.set_xlim(0, 1.1 * max([*marks_s.values(), *ends_s]))
-    axes.set_ylim(EACH * len(of_shape), -0.4)
+    first = rows.iloc[0]
+    marks_s = [first["ideal_s"], first["t_gemm_s"] + first["t_comm_s"]]
+    ends_s = [timeline["end_s"] for timeline in rows["timeline"]]
+    axes.set(xlim=(0, 1.1 * max(marks_s + ends_s)), ylim=(EACH * len(rows), -0.4))
     ticks = {}
-    for index, (arm, timeline) in enumerate(of_shape.items()):
+    for index, (arm, timeline) in enumerate(zip(rows["contender"], rows["timeline"], strict=True)):
         link_y = EACH * index + 0.5
         chip_y = link_y + 0.95
         ticks[link_y] = f"{arm}: link"
@@ -182,18 +170,11 @@ def _draw(axes, row, of_shape: dict[str, dict]) -> None:
         colours = COLOURS | theme.colours(units, PALETTE)
         _bars(axes, link_y, link_blocks(timeline), colours)
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
-    for mark_s in marks_s.values():
+    for mark_s in marks_s:
         axes.axvline(mark_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
     theme.name_rows(axes, ticks)
     axes.xaxis.set_major_formatter(EngFormatter("s"))
-
-
-def _marks_s(row) -> dict[str, float]:
-    """The times that an arm's is compared with, in words; none where matmul and link were not both measured."""
-    if not row.timed:
-        return {}
-    longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
-    return {longer: row.ideal_s, "T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
+    axes.set_title(f"{axes.get_title('left')}\n{first['name']}, T_gemm / T_comm = {first['ratio']:.2f}")
 
 
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
@@ -205,18 +186,3 @@ def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
         bar = axes.barh(y, width_s, HEIGHT, left=block.start_s, color=colours[block.unit], **look)
         if width_s > narrow_s * len(block.text):
             axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
-
-
-def _titles(axes, row, frame) -> None:
-    """Which shape the panel is of, and what its colours and numbers mean."""
-    link = style.link_text(frame[frame.index == row.Index])
-    if row.void:
-        link += f"; {style.void_text(row)}"
-    below = [link, NUMBERS]
-    marks = [f"{text} {time_text(mark_s)}" for text, mark_s in _marks_s(row).items()]
-    if marks:
-        below.append(f"dashed: {', and '.join(marks)}")
-    title = f"{row.op}, {style.label(row, frame)}, wire {row.wire}"
-    if row.timed:
-        title += f", T_gemm / T_comm = {row.ratio:.2f}"
-    axes.set_title("\n".join([title, *below]))
