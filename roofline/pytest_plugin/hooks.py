@@ -156,7 +156,7 @@ def _set_up_benchmark(config) -> None:
     if not option.benchmark_only:
         option.benchmark_disable = True
     elif not option.collectonly:
-        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
+        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator`).
         option.benchmark_json = option.benchmark_json or Nowhere()
         # Its table has no FLOP/s; ours stands in its place.
         option.benchmark_quiet = not any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
