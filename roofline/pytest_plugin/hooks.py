@@ -205,7 +205,7 @@ def _sweep(operation: operations.Operation, config, state: Session) -> list:
 def _is_run(operation: operations.Operation, config, state: Session) -> bool:
     """True where a run has cases of `operation`."""
     options = state.options
-    if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
+    if options.users and not options.contenders:  # a user's contender is a matmul
         return operation.analysis == "throughput" and operation.default
     if not options.timed:
         return True

@@ -92,5 +92,5 @@ def test_bad_files_are_named(tmp_path, text, problem):
 def test_what_does_not_go_together_is_named(tmp_path):
     with pytest.raises(ValueError, match="tp=16 does not divide kv_heads=8 of llama-3-8b"):
         matmul.sweep(options(layers="o", model="llama-3-8b", tp="16"))
-    with pytest.raises(ValueError, match=r"--ffn-shapes: the file alone .*; leave out --ffn-layers, --ffn-tokens"):
+    with pytest.raises(ValueError, match=r"--ffn-shapes alone says what is measured; leave out --ffn-layers, --ffn-to"):
         of_rows(tmp_path, ROWS, tokens="4", layers="up")
