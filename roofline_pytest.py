@@ -15,7 +15,7 @@ import pytest
 
 sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 it was closed, and pytest writes to it
 PLUGIN = "roofline.pytest_plugin.hooks"
-ALONE = "--ffn-steady", "--ffn-quick", "--ffn-fail-slower", "--ffn-no-report"
+ALONE = "--ffn-quick", "--ffn-fail-slower", "--ffn-no-report"
 """Options that need no value: a test compares them with those of roofline/operations/options.py."""
 
 

@@ -11,7 +11,7 @@ import torch
 
 from collectives.ranks import shared
 from kernels.bench.roof import beyond_cache_bytes
-from kernels.registry import CONTENDERS, Contender, of_run
+from kernels.registry import CONTENDERS, Contender
 from kernels.tiles import DTYPES
 from roofline.theory.wires import BY_ENGINE, PCIE
 from roofline.worker import clocks
@@ -87,13 +87,7 @@ OURS, OURS_ALONE = ("persistent", "warpgroup_beside_copier"), ("persistent", "wa
 
 
 def unsplit(options, x, w, link: str) -> dict[str, Contender]:
-    """The contenders whose matmul may be T_gemm over a kind of link: the one that --ffn-arm-matmul names, or the
-    vendor's, and on a GPU ours. Raises ValueError where the named one cannot take x and w."""
-    if options.arm_matmul:
-        contender = of_run(options)[options.arm_matmul]
-        if reason := contender.why_not(x, w):
-            raise ValueError(f"--ffn-arm-matmul {options.arm_matmul}: {reason}")
-        return {options.arm_matmul: contender}
+    """The contenders whose matmul may be T_gemm over a kind of link: the vendor's, and on a GPU ours."""
     return vendor_or_ours(options.device, x, w, OURS_ALONE if link in BY_ENGINE else OURS)
 
 

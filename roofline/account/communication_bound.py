@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from roofline.account.question import BF16_BYTES, Question, divisors
+from roofline.account.question import BF16_BYTES, Question
 
 
 class Crossing(NamedTuple):
@@ -159,10 +159,12 @@ def splits(question: Question) -> Iterator[Question]:
     """Yield `question` with its devices divided between FSDP (X) and tensor parallelism (Y) in every way that fits the
     mesh. Both are whole, and Y divides F. docs/exercise.md has the best of the reals in closed form."""
     devices = round(question.devices)
-    for tp in divisors(math.gcd(devices, question.model.d_ff)):
-        split = replace(question, tp=tp, fsdp=devices // tp)
-        if not split.misfit():
-            yield split
+    most = math.gcd(devices, question.model.d_ff)
+    for tp in range(1, most + 1):
+        if most % tp == 0:
+            split = replace(question, tp=tp, fsdp=devices // tp)
+            if not split.misfit():
+                yield split
 
 
 def best_split(question: Question) -> Question:

@@ -1,6 +1,5 @@
 """The question of `roofline account`: which model trains, on which chips, and how it is sharded over them."""
 
-import math
 from dataclasses import dataclass
 
 from roofline.theory.chips import Chip
@@ -110,11 +109,3 @@ class Question:
                 f"most {node}, or take a --chip with a network"
             )
         return None
-
-
-def divisors(number: int) -> list[int]:
-    divisors = set()
-    for divisor in range(1, math.isqrt(number) + 1):
-        if number % divisor == 0:
-            divisors |= {divisor, number // divisor}
-    return sorted(divisors)

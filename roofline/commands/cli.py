@@ -40,12 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-    command.add_argument(
-        "cases",
-        metavar="CASE",
-        nargs="*",
-        help="an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)",
-    )
+    help = "an id, as `roofline csv` prints it (default: 8 of the matmuls)"
+    command.add_argument("cases", metavar="CASE", nargs="*", help=help)
     command.set_defaults(run=_by_module)
 
     account.add_command(commands)

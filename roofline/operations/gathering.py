@@ -182,14 +182,10 @@ def cases_of(case: type[Gathering], parts: Parts, options) -> list:
 
 def _middle_degree(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
     """Find the degree with the least wire intensity above `balance`, or with the greatest if none is above."""
-    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]  # the other sizes cancel
-    degree_of = {}
-    for ranks, tp in product(sweep.ranks, sweep.tp):
-        peers = max(1, ranks - 1)  # a single rank is refused later
-        degree_of[flop_per_byte / tp * ranks / peers] = tp
+    ranks = sweep.ranks[0]  # where there are several, no part is of the middle degree
+    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype] * ranks / max(1, ranks - 1)  # other sizes cancel
     threshold = float(balance.removeprefix(BALANCE))
-    above = [intensity for intensity in degree_of if intensity > threshold]
-    return degree_of[min(above, default=max(degree_of))]
+    return max((tp for tp in sweep.tp if flop_per_byte / tp > threshold), default=min(sweep.tp))
 
 
 def nobody(model: str) -> str:

@@ -66,8 +66,6 @@ class Options:
     """Contenders of the user's: the place of each, as `contenders.parse` has it, and its file's version."""
     baseline: str | None = None
     """The contender that others are compared with; None for the vendor's."""
-    arm_matmul: str | None = None
-    """The contender that arms multiply by; None for the fastest of those that they choose from."""
     decide: float | None = None
     """Margin by which a contender is faster or slower than the baseline, or the same; None to decide nothing."""
     fail_slower: bool = False
@@ -126,7 +124,6 @@ class Option(NamedTuple):
     reads: str = "text"
     is_list: bool = False
     without: Names = ()
-    reason: str = ""
     is_timed: bool = False
     of_one_process: bool = False
 
@@ -182,10 +179,7 @@ def read(name: str, given, convert: Callable | None = None) -> Any:
         return convert(given)
     except (ValueError, ArgumentTypeError, RuntimeError) as error:  # the last is of a home folder that is not there
         shown = f" {given!r}" if isinstance(given, str) and repr(given) not in str(error) else ""
-        # The word after an option that may stand alone is easily taken for its value.
-        alone = f", as in {FLAGS[name]}=12; alone, it stands last or before another option"
-        problem = f"{error}{alone}" if "nargs" in OPTIONS[name].settings else error
-        raise ValueError(f"{FLAGS[name]}{shown}: {problem}") from None
+        raise ValueError(f"{FLAGS[name]}{shown}: {error}") from None
 
 
 def refuse_conflicts(given, *, timed: bool, is_one_process: bool) -> None:
@@ -199,7 +193,7 @@ def refuse_conflicts(given, *, timed: bool, is_one_process: bool) -> None:
             raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process; leave it out")
         others = [FLAGS[other] for other in option.without if other in given]
         if others:
-            raise ValueError(f"{FLAGS[name]}: {option.reason}; leave out {', '.join(others)}")
+            raise ValueError(f"{FLAGS[name]} alone says what is measured; leave out {', '.join(others)}")
     if "fail_slower" in given and "decide" not in given:
         raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide")
 

@@ -69,7 +69,7 @@ def refuse_selection(options: ffn_options.Options, runners: operations.Runners, 
     """Refuse a selection of which nothing can be measured. Raises ValueError."""
     if options.operations and not cases:
         _operations(options, runners)
-    if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
+    if runners.planners and (options.contenders or options.baseline):
         _contenders(options, runners)
     if options.timed:
         _wires_of(options, cases)
@@ -104,7 +104,6 @@ def _contenders(options: ffn_options.Options, runners: operations.Runners) -> No
         choices |= dict.fromkeys(runners.planner(operation).choices())
     for name in options.contenders or ():
         ffn_options.read("contenders", name, partial(ffn_options.one_of, choices))
-    matmuls = runners.planner(operations.find("matmul"))
-    for option, chosen in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
-        if chosen:
-            ffn_options.read(option, chosen, partial(ffn_options.one_of, matmuls.timed_names()))
+    if options.baseline:
+        timed = runners.planner(operations.find("matmul")).timed_names()
+        ffn_options.read("baseline", options.baseline, partial(ffn_options.one_of, timed))

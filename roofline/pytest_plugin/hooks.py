@@ -156,7 +156,7 @@ def _set_up_benchmark(config) -> None:
     if not option.benchmark_only:
         option.benchmark_disable = True
     elif not option.collectonly:
-        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
+        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator`).
         option.benchmark_json = option.benchmark_json or Nowhere()
         # Its table has no FLOP/s; ours stands in its place.
         option.benchmark_quiet = not any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
@@ -205,7 +205,7 @@ def _sweep(operation: operations.Operation, config, state: Session) -> list:
 def _is_run(operation: operations.Operation, config, state: Session) -> bool:
     """True where a run has cases of `operation`."""
     options = state.options
-    if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
+    if options.users and not options.contenders:  # a user's contender is a matmul
         return operation.analysis == "throughput" and operation.default
     if not options.timed:
         return True

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from roofline import __version__, operations
 from roofline.host.checkout import UNKNOWN, commit_of, why_unknown
-from roofline.operations.matmul import BY_HEADS
 from roofline.operations.options import Options, as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
@@ -43,16 +42,10 @@ def make(state: Session, root: Path) -> dict:
 
 def _title(options, chip: dict, cases: list[str]) -> str:
     names = list(dict.fromkeys(case.partition("-")[0] for case in cases))
-    measured = ", ".join(names)
-    if "matmul" in names:
-        beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
-        measured = "matmuls" if beyond_ffn else "FFN matmuls"
     sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
-    if "/" in sizes:
-        sizes += " (scaled down)"
     if names and not any("model" in operations.find(name).case.__dataclass_fields__ for name in names):
         sizes = ""
-    return f"{'Quick run of ' if options.quick else ''}{measured}{sizes} on {chip['chip']}"
+    return f"{'Quick run of ' if options.quick else ''}{', '.join(names)}{sizes} on {chip['chip']}"
 
 
 def _footer(options, chip: dict, commit: str, started: datetime) -> str:

@@ -29,8 +29,8 @@ def end_unread(error: OSError) -> None:
 
 
 class Narrator:
-    """Says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report and sums up. Notes
-    what interrupted the run.
+    """Says what the run does while it goes on, completes and saves pytest-benchmark's JSON, draws the report and sums
+    up. Notes what interrupted the run.
 
     `state` is the plugin's: `run`, `folder`, and the `problems` and `interrupted` that are noted here.
     """
@@ -38,8 +38,6 @@ class Narrator:
     def __init__(self, config, state):
         self._config = config
         self._state = state
-        self._saved: dict | None = None
-        """What pytest-benchmark saves, completed; it makes none where no case has a number."""
         self._logged_s = 0.0
         self._is_live = False
         """Whether a line of progress stands where the next one goes."""
@@ -71,25 +69,11 @@ class Narrator:
             self._is_live = live
 
     def report(self, session) -> None:
-        """Save the JSON and draw the report, unless that is left for later. What fails is told at the end."""
+        """Draw the report, unless that is left for later: of the run, or where its end could not be journalled, of what
+        the journal has. What fails is told at the end."""
         self.progress("report")
-        self._save(session)
-        if not self._state.options.no_report:
-            self._draw(session)
-
-    def _save(self, session) -> None:
-        path = self._state.folder / saved.NAME
-        if not self._saved and path.exists():  # of a run that was gone on with
+        if self._state.options.no_report:
             return
-        content = self._saved or saved.without_rows(self._state.run) | {"benchmarks": []}
-        try:
-            path.write_text(json.dumps(content, indent=4, default=str), encoding="utf-8")
-        except OSError as error:
-            self._state.problems.append(f"{saved.NAME} could not be written ({error})")
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-    def _draw(self, session) -> None:
-        """Draw the report of the run, or where its end could not be journalled, of what the journal has."""
         run = self._state.run
         folder = self._state.folder
         try:
@@ -111,7 +95,8 @@ class Narrator:
         return [*terminal(run), *ways_on(run, folder, *self._state.problems)]
 
     def pytest_benchmark_update_json(self, config, output_json):
-        """Add fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
+        """Add fields by the final ceilings, and what was not measured, and save it in the run's folder, too. Runs for
+        each file saved, with the same outcome.
 
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
@@ -129,7 +114,8 @@ class Narrator:
         output_json |= saved.without_rows(run)
         if run.void:
             output_json["benchmarks"] = []
-        self._saved = output_json
+        text = json.dumps(output_json, indent=4, default=str)
+        (self._state.folder / saved.NAME).write_text(text, encoding="utf-8")
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

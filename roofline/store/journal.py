@@ -8,7 +8,6 @@ A run folder may be somebody else's: nothing that it names is executed, and noth
 
 import errno
 import fcntl
-import gzip
 import itertools
 import json
 import lzma
@@ -31,8 +30,8 @@ NAME = "samples.jsonl"
 PACKED = f"{NAME}.xz"
 """A run that was committed has its journal packed."""
 
-OPENERS: dict[str, Callable] = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
-"""The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
+OPENERS: dict[str, Callable] = {NAME: open, PACKED: lzma.open}
+"""The function that opens a journal of that name."""
 
 CHANGED = f"changed {NAME}, which was cut where our own last line ends"
 """What happens to the journal of a run that is measured when it is no longer as it was written."""
@@ -66,8 +65,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         journal = find(folder)
         if journal and journal.name != NAME:
-            tool = "gunzip" if journal.suffix == ".gz" else "unxz"
-            raise OSError(errno.EPERM, f"its {journal.name} is packed; unpack it with {tool} to go on with it")
+            raise OSError(errno.EPERM, f"its {journal.name} is packed; unpack it with unxz to go on with it")
         self._path = path = folder / NAME
         text = path.read_bytes() if path.exists() else b""
         whole = text[: text.rfind(b"\n") + 1]
@@ -147,7 +145,7 @@ def _texts(path: Path) -> Iterator[str]:
                     yield line[:-1].removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError):
+    except (EOFError, lzma.LZMAError):
         raise ValueError(f"{path} is no journal: it is damaged, or not packed as its name says") from None
 
 

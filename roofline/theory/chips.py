@@ -5,11 +5,10 @@ one link; a chip receives at most `links` times that. None means that the source
 are those of the vendor's own (DGX, HGX).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from roofline.theory.bounds import Roof
 from roofline.theory.data import tables_of
-from roofline.theory.words import nearest
 from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30
@@ -49,20 +48,13 @@ CHIPS = {name: Chip(name, **fields) for name, fields in tables_of(__file__, "chi
 
 
 def find(name: str) -> Chip:
-    """The chip called `name` (case, spaces and hyphens do not matter). Without its form that is the first of the table,
-    as SXM before PCIe, and its source says so. Raises ValueError with the nearest name if unknown."""
+    """The chip called `name` (case, spaces and hyphens do not matter). Raises ValueError that lists
+    all if unknown."""
     wanted = _plain(name)
     chips = {_plain(full_name): chip for full_name, chip in CHIPS.items()}
-    if wanted in chips:
-        return chips[wanted]
-    forms = [chip for chip in CHIPS.values() if _plain(chip.name.split()[0]) == wanted]
-    if forms:
-        first, *others = forms
-        source = f"{first.source}; {name!r} is taken for {first.name}"
-        for chip in others:
-            source += f"; there is the {chip.name} too"
-        return replace(first, source=source)
-    raise ValueError(f"unknown chip {name!r}: {nearest(wanted, chips)}known are {', '.join(CHIPS)}")
+    if wanted not in chips:
+        raise ValueError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
+    return chips[wanted]
 
 
 def _plain(name: str) -> str:

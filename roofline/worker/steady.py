@@ -19,7 +19,7 @@ FROM_S = 0.002
 FROM_TOKENS = 1024
 """Shapes of so many have a steady state by default on a GPU; of fewer, the memory sets the pace."""
 BLOCKS = 4
-"""For each contender by default, and with `--ffn-steady` alone: so many ratios have an interval, and eight shapes of
+"""For each contender by default: so many ratios have an interval, and eight shapes of
 two contenders take less than three minutes."""
 DROPPED_S = 0.4
 """The first part of a block, in which clock and power settle: run and not counted."""

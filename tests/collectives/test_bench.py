@@ -105,15 +105,6 @@ def test_operands_go_with_their_shape(module, case):
     assert [ref().shape for ref in made if ref() is not None] == []
 
 
-def test_arms_multiply_by_the_contender_that_was_named():
-    named = replace(OPTIONS, arm_matmul="numpy")
-    prepared = all_gather_matmul.Runner(named).prepare(all_gather(), ["serial"])
-    assert roles_of(prepared) == {"gemm numpy": "gemm", "link": "link", "gemm beside link": "contended"}
-    assert prepared.entrants["serial"].config.startswith("numpy ")
-    with pytest.raises(ValueError, match="--ffn-arm-matmul cublas: x is on cpu, this contender runs on cuda"):
-        all_gather_matmul.Runner(replace(named, arm_matmul="cublas")).prepare(all_gather(), ["serial"])
-
-
 def does_not_wait(operands, link):
     link.start(operands.by_chunk)
     operands.matmul(operands.gathered, operands.w, operands.out)

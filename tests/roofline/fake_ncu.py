@@ -8,7 +8,7 @@ import stand_in
 from zygote import environment
 
 FAKE = f"""#!{sys.executable}
-import csv, json, os, pathlib, subprocess, sys
+import csv, json, os, subprocess, sys
 
 words = sys.argv[1:]
 if words == ["--version"]:
@@ -17,21 +17,23 @@ if words == ["--version"]:
 does, place = json.loads(os.environ["FAKE_NCU"]), words.index("--log-file")
 log, launcher = open(words[place + 1], "w"), words[place + 2 :]
 print("==PROF== Connected to process 4711", does.get("error", ""), sep="\\n", file=log)
-calls = pathlib.Path(launcher[4])
+size = int(launcher[4])
 if does.get("told"):
-    calls.write_text("\\n".join(map(json.dumps, does["told"])))
-elif subprocess.run(launcher).returncode:
-    sys.exit(1)
-if "error" in does:
+    printed = "\\n".join(map(json.dumps, does["told"]))
+else:
+    launched = subprocess.run(launcher, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    printed = launched.stdout
+print(printed)
+if "error" in does or not does.get("told") and launched.returncode:
     sys.exit()
 table = csv.writer(log, quoting=csv.QUOTE_ALL)
 table.writerow(["ID", "Host Name", "Kernel Name", *words[words.index("--metrics") + 1].split(",")])
 table.writerow(["", "", "", "byte", "byte", "byte", "cycle", "cycle"])
-told = [json.loads(line) for line in calls.read_text().splitlines()]
+told = [json.loads(line) for line in printed.splitlines() if line.startswith("{{")]
 for number, line in enumerate(line for line in told if "call" in line):
     table.writerow([0, "127.0.0.1", "spin_kernel(long)", *["1"] * 5])
-    if "bytes" in line:
-        half = line["bytes"] / 2 * does.get("copied", 1)
+    if line["call"] == "copy":
+        half = size / 2 * does.get("copied", 1)
         table.writerow([0, "127.0.0.1", "copy", half, half, "n/a", "0", "9"])
     elif line["call"] not in does.get("unseen", ()):
         read = f"{{10**(5 + number % 3):,}}"

@@ -78,8 +78,7 @@ ACCOUNTS = [  # options, what the account says, what it does not
     ("--model 5120,13824 --blocks 40 --fsdp 64", ("FFN only: 2 matrices", " 5,662,310,400 weights"), ("not known",)),
     ("--model 5120,13824 --blocks 40 --gate --fsdp 64", ("FFN only: 3 matrices", "8,493,465,600"), ("not known",)),
     ("--model 5120,13824 --blocks 40 --vocabulary 32000", ("2 of 32,000 x D;", "5,989,990,400"), ("embeddings",)),
-    ("--chip h100", ("\nH100 SXM: ", "'h100' is taken for H100 SXM; there is the H100 PCIe too"), ()),
-    ("--chip h100pcie --fsdp 2", ("\nH100 PCIe: ",), ("taken for",)),
+    ("--chip h100pcie --fsdp 2", ("\nH100 PCIe: ",), ("SXM",)),
 ]
 
 

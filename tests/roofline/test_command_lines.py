@@ -90,7 +90,7 @@ TIMED = "--benchmark-only "
         (TIMED + "--ffn-device=cdua", "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
         (TIMED + "--ffn-resume=", "--ffn-resume '': it has no value"),
         (TIMED + "--ffn-resume=results", "results is no run folder"),
-        (TIMED + "--ffn-steady=tests", "'tests' is not a whole number from 0 on, as in --ffn-steady=12"),
+        (TIMED + "--ffn-steady=tests", "'tests' is not a whole number from 0 on"),
         (TIMED + "-n2", "tests side by side disturb one another; leave out -n"),
     ],
 )
@@ -291,7 +291,7 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
         ("compare a a --new b", "a is given twice on one side"),
         ("account --fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
         ("account --model xxk", "unknown model 'xxk': did you mean xxl?"),
-        ("account --chip h10", "did you mean h100sxm?"),
+        ("account --chip h100", "unknown chip 'h100': known are H100 SXM, H100 PCIe, H200"),
         ("account --memory 80", "'80' is no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"),
         ("account --tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
         ("account --flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),

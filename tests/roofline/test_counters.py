@@ -21,7 +21,7 @@ from roofline.store import journal
 
 CHOSEN = {"model": "128x256", "layers": "up", "tp": "1", "tokens": "16,1024", "dtype": "fp16", "ranks": "2"}
 CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"
-COPY = [{"call": "copy", "bytes": 2e9}] * 3
+COPY = [{"call": "copy"}] * 3
 TOLD = [*COPY, *[{"call": CASE.format(16, "decode")}] * 3]
 DENIED = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
 BUSY = (
@@ -52,6 +52,7 @@ def count(run, ncu, monkeypatch, capsys):
 
     def call(*cases, **does):
         monkeypatch.setenv("FAKE_NCU", json.dumps(does))
+        monkeypatch.setattr(counters, "COPY_BYTES", 2000)
         code = main(["counters", str(run), *cases])
         return code, *capsys.readouterr()
 
@@ -77,25 +78,24 @@ def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_i
     assert "Of a copy's bytes it counted 100.0 %." in note["text"]
     assert f"{failing}: x has M=1024 rows, decode takes up to 64" in note["text"]
     assert f"{users}: f is from a file that the journal names, and nothing of it is executed" in note["text"]
-    assert f"{case}: 1.02 MB of device memory, 1.03 FLOP/byte counted, 13.5 modelled" in out
+    assert note["text"] in out
     counted = throughput.counted(frame(journal.load(run)))
     assert counted.table.to_numpy().tolist() == [
         [line["shape"], "cublas", "1.02 MB", "13.1", "1.03", "13.5", "0.4 MB", "50 %"]
     ]
 
 
-def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_intensity_to_the_greatest(loaded):
-    tokens = (512, 1, 64, 2, 4096, 8, 1024)
-    lines = [line for m in tokens for line in shape(m, {"cublas": 2e-6, "a": 3e-6, "b": 1e-6})]
+def test_by_default_it_is_the_baseline_and_the_fastest_other_of_four_shapes(loaded):
+    lines = [line for m in range(1, 9) for line in shape(m, {"cublas": 2e-6, "a": 3e-6, "b": 1e-6})]
     cases = counters.chosen(loaded([HEAD, *lines], "many"), [])
     assert [(shape.get("m"), name) for shape, name in cases.values()] == [
-        (m, name) for m in (1, 8, 512, 4096) for name in ("cublas", "b")
+        (m, name) for m in (1, 3, 5, 7) for name in ("cublas", "b")
     ]
 
 
-def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fails(count, run):
+def test_a_case_whose_kernels_are_not_seen_fails(count, run):
     case, before = CASE.format(16, "decode"), lines_in(run)
-    code, _, _ = count(case[:-2], told=TOLD, unseen=[case])
+    code, _, _ = count(case, told=TOLD, unseen=[case])
     (note,) = lines_in(run)[len(before) :]
     assert code == 1
     assert "counted 0 of 1 cases" in note["text"]
@@ -105,10 +105,10 @@ def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fail
 @pytest.mark.parametrize(
     ("words", "does", "message"),
     [
-        ((), {"told": TOLD, "copied": 0.94}, "a copy that moves 2 GB was counted as 1.88 GB, which is off by more"),
+        ((), {"told": TOLD, "copied": 0.94}, "of a copy's bytes 94.0 % were counted, which is off by more than 5 %"),
         ((), {"told": TOLD, "error": DENIED}, "it takes root, in a container --cap-add=SYS_ADMIN, or the"),
-        ((), {"told": TOLD, "error": BUSY}, "nothing was counted: ==ERROR== An error was reported by the driver"),
-        ((CASE.format(16, "decod") + "X",), {}, f"did you mean {CASE.format(16, 'decode')}?"),
+        ((), {"told": TOLD, "error": BUSY}, "nothing was counted: ==ERROR== Profiling failed"),
+        ((CASE.format(16, "absent"),), {}, "-absent' is not measured, or is an arm: name cases as"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_counted_is_one_line_and_nothing_is_journalled(count, run, words, does, message):
@@ -125,7 +125,8 @@ def test_a_run_of_another_machine_is_not_counted(count, monkeypatch):
     code, _, error = count()
     assert code == 2
     assert "nothing was counted: " in error
-    assert error.endswith("ValueError: this machine has no NVIDIA GPU: take the one that the run was measured on\n")
+    assert error.endswith("go back to what it was, or measure a new run\n")
+    assert "ValueError: chip was rehearsal of H100, " in error
 
 
 def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch, tmp_path):

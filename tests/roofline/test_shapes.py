@@ -93,12 +93,13 @@ def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(load
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("m,n,k,tp\n1,2,3,4\n", "line 1: column 'tp' is unknown; columns are m, n, k, dtype, label"),
-        ("m,n,k\n", "it has no header, or no shape; begin it with the line m,n,k"),
-        ("\n1,2,3\n4,5,6\n", "line 2: '1,2,3' is no header; begin it with the line m,n,k"),
-        ("m,n,k\n1,2\n", "line 2: 2 values under 3 columns; give one for each of m,n,k"),
-        ("m,n,k\n# two\n1,0,3\n", "line 3: n is '0', which is no whole number above 0"),
-        ("m,n,k,dtype\n1,2,3,fp9\n", "line 2: unknown dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
+        ("m,n,k,tp\n1,2,3,4\n", "line '1,2,3,4': column 'tp' is unknown; it begins with the line m,n,k or m,n,k"),
+        ("m,n,k\n", "it has no shape; it begins with the line m,n,k"),
+        ("\n1,2,3\n4,5,6\n", "line '4,5,6': column '1' is unknown; it begins with the line m,n,k"),
+        ("m,n,k\n1,2\n", "line '1,2': '' is not a whole number from 1 on; it begins with the line m,n,k"),
+        ("m,n,k\n1,2,3,4\n", "line '1,2,3,4': column 'behind the last' is unknown"),
+        ("m,n,k\n# two\n1,0,3\n", "line '1,0,3': '0' is not a whole number from 1 on"),
+        ("m,n,k,dtype\n1,2,3,fp9\n", "line '1,2,3,fp9': unknown dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, problem):
@@ -112,5 +113,5 @@ def test_bad_files_are_named(tmp_path, text, problem):
 def test_what_does_not_go_together_is_named(tmp_path):
     with pytest.raises(ValueError, match="tp=16 does not divide kv_heads=8 of llama-3-8b"):
         matmul.sweep(options(layers="o", model="llama-3-8b", tp="16"))
-    with pytest.raises(ValueError, match=r"--ffn-shapes: the file alone .*; leave out --ffn-layers, --ffn-tokens"):
+    with pytest.raises(ValueError, match=r"--ffn-shapes alone says what is measured; leave out --ffn-layers, --ffn-to"):
         of_rows(tmp_path, ROWS, tokens="4", layers="up")

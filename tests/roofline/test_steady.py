@@ -125,7 +125,7 @@ def test_burst_is_the_time_of_all_calls_by_the_host_and_by_the_device(fake_cuda,
 
 
 def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_shapes):
-    outcome = three_shapes("--ffn-steady", "-k", "not m256", slower=4, fault="block-numpy 64 crash")
+    outcome = three_shapes("--ffn-steady=4", "-k", "not m256", slower=4, fault="block-numpy 64 crash")
     assert outcome.code == 1
     assert {(b["contender"], b["block"]) for b in outcome.kept.steady if "-m128-" in b["shape"]} == {
         (contender, index) for contender in ("torch", "numpy") for index in range(4)
@@ -142,7 +142,7 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
 
 
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
-    outcome = three_shapes("--ffn-steady", "-k", "m64", slower=4, fault="block-numpy 64 SIGTERM")
+    outcome = three_shapes("--ffn-steady=4", "-k", "m64", slower=4, fault="block-numpy 64 SIGTERM")
     assert outcome.code == 2
     assert outcome.kept.unfinished
     assert len(list(outcome.kept.cases())) == 2

@@ -1,6 +1,5 @@
 """A run on disk and in memory: what is written is read back, packed too, and as a table; what is damaged is named."""
 
-import gzip
 import json
 import lzma
 import math
@@ -104,21 +103,13 @@ def test_table_of_samples_has_the_documented_columns(loaded):
     assert all(f"| `{name}` | {text} |" in readme for name, text in SAMPLE_COLUMNS.items())
 
 
-PACKERS = pytest.mark.parametrize(
-    ("name", "compress", "tool"),
-    [("samples.jsonl.gz", gzip.compress, "gunzip"), (journal.PACKED, lzma.compress, "unxz")],
-)
-"""By gzip until 2026-11-29."""
-
-
-@PACKERS
-def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path, name, compress, tool):
+def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):
     plain, folder = save(tmp_path / "plain", LINES), tmp_path / "packed"
     folder.mkdir()
-    (folder / name).write_bytes(compress((plain / journal.NAME).read_bytes()))
+    (folder / journal.PACKED).write_bytes(lzma.compress((plain / journal.NAME).read_bytes()))
     (folder / "benchmark.json").write_text("{}")  # of a run before that day
-    assert roofline.load(folder) == roofline.load(folder / name) == roofline.load(plain)
-    with pytest.raises(OSError, match=f"its {name} is packed; unpack it with {tool} to go on"):
+    assert roofline.load(folder) == roofline.load(folder / journal.PACKED) == roofline.load(plain)
+    with pytest.raises(OSError, match=f"its {journal.PACKED} is packed; unpack it with unxz to go on"):
         journal.Journal(folder)
     packed = []
     for place in (plain, folder):
@@ -131,11 +122,12 @@ def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path, name, co
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-20], lambda b: b"no" + b, lambda b: b[:50] + bytes(60) + b[110:]])
-@PACKERS
-def test_damaged_packed_journal_is_named(tmp_path, refused, name, compress, tool, damage):
+def test_damaged_packed_journal_is_named(tmp_path, refused, damage):
     whole = "".join(json.dumps(line) + "\n" for line in LINES).encode()
-    (tmp_path / name).write_bytes(damage(compress(whole)))
-    assert f"{name} is no journal: it is damaged, or not packed as its name says" in refused("report", str(tmp_path))
+    (tmp_path / journal.PACKED).write_bytes(damage(lzma.compress(whole)))
+    assert f"{journal.PACKED} is no journal: it is damaged, or not packed as its name says" in refused(
+        "report", str(tmp_path)
+    )
 
 
 @pytest.mark.parametrize(
