@@ -10,13 +10,17 @@ from roofline.analysis.changes import complete
 from roofline.analysis.fields import GROUPS, with_ends
 from roofline.analysis.records import steady_ratios
 from roofline.operations.shapes import shape_text
-from roofline.store.run import Run, Shape
+from roofline.store.run import AGAIN, Run, Shape
 from roofline.store.stats import Interval, geometric_mean, student
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 COLUMNS = GROUPS["tokens"]
+NUMPY = "numpy"
+"""A library, which runs before method 6 do not say."""
+GUESSES = {"quack_tuned": "quack"}
+"""A library by its tuner -> by its guess, which counts where the other did not run: ours have tuned entries, too."""
 
 
 def compared(frame: DataFrame) -> DataFrame:
@@ -48,6 +52,33 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
         rows.append(row)
     table = pandas.DataFrame(rows)
     return table.reindex(columns=[*COLUMNS, *(name for name in table if name not in COLUMNS)])
+
+
+def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | None:
+    """The fastest library of those that ran on every shape of a matmul that one of ours, or of the user's, did; how
+    many shapes; and the mean of the fastest of ours over it. None without such a library, or one of ours."""
+    cases = frame[(frame["op"] == "matmul") & (frame["contender"] != frame["baseline"] + AGAIN)]
+    is_baseline = cases["contender"] == cases["baseline"]
+    cases = cases.assign(ratio=cases["ratio_to_baseline"].mask(is_baseline, 1.0)).dropna(subset="ratio")
+    cases = cases.sort_values("ratio", ascending=False, kind="stable")
+    names = {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
+    is_library = cases["contender"].isin({*names, *cases["baseline"], NUMPY})
+    ours = cases[~is_library].drop_duplicates("shape").sort_values("shape")
+    libraries = {}
+    for name, rows in cases[is_library & cases["shape"].isin(ours["shape"])].groupby("contender"):
+        if len(rows) == len(ours):
+            libraries[name] = rows.sort_values("shape")
+    for tuned in libraries.keys() & GUESSES:
+        libraries.pop(GUESSES[tuned], None)
+    if not libraries:
+        return None
+    fastest = max(libraries, key=lambda name: geometric_mean(libraries[name]["ratio"]))
+    ratios = []
+    for (shape, contender), (_, library) in zip(_cases(run, ours), _cases(run, libraries[fastest]), strict=True):
+        of_library = shape.ratios(library)
+        ratios.append({index: ratio / of_library[index] for index, ratio in shape.ratios(contender).items()})
+    values = ours["ratio"].to_numpy() / libraries[fastest]["ratio"].to_numpy()
+    return fastest, len(ours), _mean(values, ratios)
 
 
 def columns_of(name: str) -> tuple[str, str, str]:

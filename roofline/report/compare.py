@@ -8,9 +8,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.comparison import NEITHER, CaseChange, Comparison, compare, named_runs
+from roofline.analysis.records import frame
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.report import tables
 from roofline.report.format import error_text, hidden_text, interval_text, time_text
+from roofline.report.plots import speedup, theme
 from roofline.store.journal import load
 from roofline.store.run import Run
 
@@ -33,6 +35,7 @@ def add_command(commands) -> None:
     )
     command.add_argument("--strict", action="store_true", help="exit 1 also where a case is undecided or missing")
     command.add_argument("--markdown", action="store_true", help="for a pull request")
+    command.add_argument("--figure", metavar="FOLDER", type=Path, help="draw the speedups of two runs by M into it")
     command.set_defaults(run=run)
 
 
@@ -40,11 +43,23 @@ def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
     base, new = _sides(options.runs, options.new)
     comparison = compare(base, new, allow=options.allow)
+    if options.figure:
+        print(draw(base, new, options.figure))
     if options.markdown:
         print(markdown(comparison, base, new))
     else:
         print("\n".join(terminal(comparison)))
     return comparison.exit_code(strict=options.strict)
+
+
+def draw(base: list[Run], new: list[Run], folder: Path) -> Path:
+    """Draw the figure speedup of a run of BASE and one of NEW into `folder`. Returns the picture's path. Raises
+    ValueError where a side has several runs, or there is nothing to draw."""
+    figure = speedup(frame(base[0]), frame(new[0])) if len(base + new) == 2 else None
+    if not figure:
+        raise ValueError("--figure draws one run a side, which have matmuls of several M; leave it out")
+    folder.mkdir(parents=True, exist_ok=True)
+    return theme.save(figure, folder, "speedup")[1]
 
 
 def _sides(base: list[Path], new: list[Path] | None) -> tuple[list[Run], list[Run]]:

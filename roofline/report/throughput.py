@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.decision import LOOKS, SURE
 from roofline.analysis.records import records_of
 from roofline.analysis.tokens import COLUMNS as BY_TOKENS
-from roofline.analysis.tokens import by_tokens, columns_of, compared
+from roofline.analysis.tokens import by_tokens, columns_of, compared, over_libraries
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.operations.shown import Field
 from roofline.report.format import interval_text, small_text
@@ -22,7 +22,7 @@ FASTEST, LEAST, SUSTAINED, DISPATCHED = (
     BY_TOKENS[name].header for name in ("fastest", "least", "sustained", "dispatched_ratio")
 )
 """Columns of the table by rows of x that say more than their fields do."""
-FIGURES = ("memory_roofline",)
+FIGURES = "speedup", "memory_roofline"
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
@@ -55,6 +55,16 @@ def brief(run: Run, frame: DataFrame) -> Section:
         if frame["roof_probe"][frame["of_roof"].notna()].isna().any():
             about += " Where the run's ceiling of the other kind is lower, it is the share of that."
     return Section("Against the baseline", about, FIGURES[:1], table)
+
+
+def first_line(run: Run, frame: DataFrame) -> str:
+    """The fastest library, and ours over it; empty of a run that has not both."""
+    found = over_libraries(run, frame)
+    if not found:
+        return ""
+    name, shapes, ratio = found
+    means = f"in the geometric mean over {shapes} shapes"
+    return f"Fastest library: {name}. The fastest of ours and the user's over it: {interval_text(*ratio)}, {means}."
 
 
 def tokens_table(rows: DataFrame) -> DataFrame:

@@ -71,7 +71,8 @@ def _figures(run: Run, cases: DataFrame) -> dict[str, Callable]:
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
     """The sections of the whole report. They name the figures that are in `pictures`."""
     whole = []
-    for section in (Section("Findings", lines=findings(run, cases)), *body(run, cases), *_end(run)):
+    first = Section("Findings", throughput.first_line(run, cases), lines=findings(run, cases))
+    for section in (first, *body(run, cases), *_end(run)):
         figures = [name for name in section.figures if name in pictures]
         whole.append(section._replace(figures=figures).explained())
     return whole
@@ -164,7 +165,7 @@ def terminal(run: Run) -> list[str]:
     """The worst findings, the brief tables, the summary, the ceilings and what was not measured."""
     cases = frame(run)
     worst = findings(run, cases)
-    lines = ["Findings", *worst[: html.MOST_FINDINGS]]
+    lines = [*filter(None, [throughput.first_line(run, cases)]), "Findings", *worst[: html.MOST_FINDINGS]]
     if len(worst) > html.MOST_FINDINGS:
         lines.append(f"and {len(worst) - html.MOST_FINDINGS} more in the report")
     lines.append("")

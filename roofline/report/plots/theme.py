@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -14,6 +15,8 @@ DARK = "#222222"
 GREY = "#777777"
 BARS = {"ls": "none", "ecolor": DARK, "elinewidth": 0.9, "capsize": 2, "zorder": 4}
 """The look of error bars."""
+LETTERS = 15
+"""So many of the words of a run stand on an inch."""
 PLACES = 60
 """So many upright names stand beside one another."""
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
@@ -45,7 +48,8 @@ def new(width: float, height: float, frame, finding: str):
     seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
     figure = Figure(figsize=(width, height), layout="constrained")
     title = figure.suptitle(f"{finding}\n\n", x=0.01, ha="left", fontsize=13)
-    run = "\n".join(frame.attrs.get(name, "") for name in ("title", "footer"))
+    about = [fill(frame.attrs.get(name, ""), round(LETTERS * width)) for name in ("title", "footer")]
+    run = "\n".join(about)
     figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
     return figure
 
@@ -70,7 +74,7 @@ def legend(figure) -> None:
     handles = {}
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
-            handles[handle.get_label()] = handle
+            handles.setdefault(handle.get_label(), handle)
     look = {"loc": "outside lower center", "ncols": 4, "fontsize": 9, "frameon": False}
     figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
 

@@ -1,0 +1,91 @@
+"""The figure speedup: each contender's speed over the baseline's, by rows of x, M. It says who wins where, and how near
+the roof that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roofline.analysis.tokens import compared
+from roofline.operations.shapes import shape_text
+from roofline.report.format import small_text
+from roofline.report.plots import theme
+from roofline.report.plots.theme import DARK, GREY
+from roofline.store.run import AGAIN
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LINES = {True: "-", False: ":"}
+"""The line of a rival of the baseline, ours or the user's, and of a library."""
+FILLS = None, "white"
+"""The fill of a run's points: of a second one they are hollow."""
+CHOSEN = {"ls": "none", "marker": "o", "markersize": 12, "mfc": "none", "mec": DARK, "zorder": 5}
+"""A ring around what `kernels.matmul` takes."""
+
+
+def speedup(frame: DataFrame, new: DataFrame | None = None):
+    """The figure: for each layer at a tp, shape of a file and dtype that has several M, the ratios to the baseline, and
+    below them the shares of the roof. None where there is no such. With `new`, the frame of another run, its ratios are
+    beside those of `frame`, by hollow points."""
+    import pandas
+
+    runs = [frame] if new is None else [frame, new]
+    rows = pandas.concat([_placed(of_run).assign(run=number) for number, of_run in enumerate(runs)], ignore_index=True)
+    panels = [panel for _, panel in rows.groupby("panel", sort=False) if panel["m"].nunique() > 1]
+    if not panels:
+        return None
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure = theme.new(4.4 * columns, 3.9 * lines + 0.9, frame, finding(rows[rows["run"] == 0]))
+    ratios = {"height_ratios": [5, 2] * lines}
+    grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
+    looks = theme.looks(rows["contender"].unique())
+    for number, panel in enumerate(panels):
+        above, below = (grid[2 * (number // columns) + part][number % columns] for part in (0, 1))
+        _draw(above, below, panel, looks, [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs])
+    for axes in grid.flat[2 * columns * (lines - 1) :]:
+        axes.set_visible(bool(axes.lines))
+    theme.legend(figure)
+    return figure
+
+
+def _placed(frame: DataFrame) -> DataFrame:
+    """The rows with a ratio, each in its panel."""
+    rows = compared(frame[frame["analysis"] == "throughput"].dropna(subset="m"))
+    rows = rows[rows["contender"] != rows["baseline"] + AGAIN]
+    panel = rows.apply(shape_text, axis=1) + ", " + rows["dtype"]
+    return rows.assign(panel=panel, ratio=rows["ratio_to_baseline"].astype(float))
+
+
+def finding(rows: DataFrame) -> str:
+    """On how many shapes the fastest beside the baseline beats it, and where it does worst."""
+    rivals = rows[rows["rival"].eq(True).fillna(False)]
+    best = (rows if rivals.empty else rivals).sort_values("ratio").drop_duplicates("shape", keep="last")
+    least = best.iloc[0]
+    wins = (best["ratio"] > 1).sum()
+    text = f"The fastest beside {least['baseline']} beats it on {wins} of {len(best)} shapes"
+    return f"{text}; least {small_text(least['ratio'])}: {least['panel']}, M {least['m']:g}"
+
+
+def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list[str]) -> None:
+    """The ratios of a panel, and the shares of the roof."""
+    above.axhline(1, color=GREY, lw=1.2, label=panel["baseline"].iloc[0])
+    for machine, fill in zip(machines, FILLS, strict=False) if len(machines) > 1 else ():
+        above.plot([], [], "o-", color=GREY, mfc=fill, label=machine)
+    for (run, contender, is_rival), rows in panel.groupby(["run", "contender", "rival"], sort=False):
+        rows = rows.sort_values("m")
+        look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run] or looks[contender]["color"]}
+        look["label"] = contender
+        theme.points(above, rows["m"], rows["ratio"], look, yerr=theme.interval(rows, "ratio"))
+        below.plot(rows["m"], 100 * rows["of_roof"], **look | {"markersize": 4, "label": ""})
+    chosen = panel[panel["contender"].eq(panel["dispatched"])]
+    if len(chosen):
+        above.plot(chosen["m"], chosen["ratio"], label="what kernels.matmul takes", **CHOSEN)
+    sizes = sorted(panel["m"].unique())
+    above.set(xscale="log", title=panel["panel"].iloc[0])
+    below.set_xticks(sizes, [f"{size:g}" for size in sizes], rotation=60)
+    below.minorticks_off()
+    above.set_ylabel("speed over the baseline's")
+    below.set(xlabel="M, rows of x", ylabel="% of roof")
+    for axes in (above, below):
+        axes.label_outer()
