@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import OTHERS, STOLEN
@@ -15,7 +14,7 @@ from roofline.operations.shapes import shape_text
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import AGAIN, FEWEST_ROUNDS, INTERRUPTED, Run
-from roofline.store.stats import CONFIDENCE, DECADE, LEAST_ROUNDS, grouped, is_known
+from roofline.store.stats import DECADE, LEAST_ROUNDS, grouped, is_known
 from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ MARGIN = 0.03
 """The distance of a ratio from 1, or of a ceiling from its values, up to which it is not told."""
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
-CHANCE = 0.01
-"""Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to rest on"
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
@@ -80,34 +77,29 @@ def cut_off(run: Run, frame: DataFrame) -> Lines:
 
 def void(frame: DataFrame) -> Lines:
     off_pace = frame["link_off_pace"].dropna()
-    return _cases(frame, off_pace.abs(), lambda most: f"the link off its pace by up to {100 * off_pace[most]:+.0f} %")
+    furthest = max(off_pace, key=abs, default=0)
+    return _cases(frame, off_pace.abs(), f"the link off its pace by up to {100 * furthest:+.0f} %")
 
 
 def throttled(frame: DataFrame) -> Lines:
     is_steady = frame["steady_throttled"].fillna("").ne("")
     hot = frame[frame["throttled"].eq(True).fillna(False) | is_steady]
-
-    def reason(most: int) -> str:
-        reasons = hot.loc[most, ["throttle_reasons", "steady_throttled"]].dropna()
-        return f"as by {next(filter(None, reasons), 'unknown')}"
-
-    return _cases(frame, hot["time_s"], reason)
+    longest = hot.sort_values("time_s").tail(1)
+    reasons = longest[["throttle_reasons", "steady_throttled"]].fillna("").to_numpy().ravel()
+    return _cases(frame, hot["time_s"], f"as by {next(filter(None, reasons), 'unknown')}")
 
 
 def above_the_roof(frame: DataFrame) -> Lines:
     of_roof = frame["of_roof"][frame["above_roof"].eq(True).fillna(False)]
-    return _cases(frame, of_roof, lambda most: f"up to {percent_text(of_roof[most])}")
+    return _cases(frame, of_roof, f"up to {percent_text(of_roof.max())}")
 
 
 def unequal(frame: DataFrame) -> Lines:
-    """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
-    again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
-    missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
-    if missed.empty or _chance_of_missing(len(missed), len(again)) >= CHANCE:
-        return
-    most = missed.loc[(missed["ratio_to_baseline"] - 1).abs().idxmax()]
-    where = f"{len(missed)} of {len(again)} shapes"
-    yield f"the baseline is not as fast as itself on {where}, {_ratio_text(most)}: {case_words(most)}"
+    """A line where the baseline, in its second turn, differs from itself by more than the margin."""
+    again = frame[frame["contender"].eq(frame["baseline"] + AGAIN)]
+    off = again[(again["ratio_low"] > 1 + MARGIN) | (again["ratio_high"] < 1 - MARGIN)]
+    away = (off["ratio_to_baseline"] - 1).abs()
+    return _cases(again, away, f"the baseline is not as fast as itself, by up to {error_text(away.max())}")
 
 
 def below_own_ideal(frame: DataFrame) -> Lines:
@@ -123,7 +115,7 @@ def below_own_ideal(frame: DataFrame) -> Lines:
 def few_rounds(frame: DataFrame) -> Lines:
     rounds = frame["rounds"]
     few = rounds[rounds.lt(FEWEST_ROUNDS) | frame["stopped_by"].eq(INTERRUPTED)]
-    return _cases(frame, -few, lambda most: f"{few[most]} or more")
+    return _cases(frame, -few, f"{few.min()} or more")
 
 
 def waiting(frame: DataFrame) -> Lines:
@@ -170,18 +162,17 @@ def _outcomes(run: Run, **words: str) -> Lines:
             yield f"{len(cases)} {text}: {tables.named(cases)}"
 
 
-def _cases(frame: DataFrame, values: Series, describe: Callable[[int], str]) -> Lines:
+def _cases(frame: DataFrame, values: Series, text: str) -> Lines:
     """A line on the cases of `frame` that have one of the `values`: their number, and the one with the highest."""
     if len(values):
-        most = values.astype(float).idxmax()
-        case = frame.loc[most]
-        yield f"{len(values)} of {len(frame)} cases, {describe(most)}: {case['op']}, {case_words(case)}"
+        most = frame.loc[values.astype(float).idxmax()]
+        yield f"{len(values)} of {len(frame)} cases, {text}: {most['op']}, {case_words(most)}"
 
 
 def _above(frame: DataFrame, name: str, limit: float, text: str) -> Lines:
-    """The cases whose field `name` is above the limit; `text` describes the highest."""
+    """The cases whose field `name` is above the limit; `text` has a place for the highest."""
     values = frame[name][frame[name] > limit]
-    return _cases(frame, values, lambda most: text.format(error_text(values[most])))
+    return _cases(frame, values, text.format(error_text(values.max())))
 
 
 def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
@@ -207,15 +198,6 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
 
 def _ratio_text(row: Series) -> str:
     return interval_text(*row[["ratio_to_baseline", "ratio_low", "ratio_high"]])
-
-
-def _chance_of_missing(least: int, intervals: int) -> float:
-    """The chance that so many of the intervals of equals miss 1, or more of them."""
-    chance = 0.0
-    for missed in range(least, intervals + 1):
-        ways = math.comb(intervals, missed)
-        chance += ways * (1 - CONFIDENCE) ** missed * CONFIDENCE ** (intervals - missed)
-    return chance
 
 
 def _counts(matches: DataFrame, compared: DataFrame) -> str:
