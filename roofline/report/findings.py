@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import OTHERS, STOLEN
@@ -97,23 +97,21 @@ def cut_off(run: Run, frame: DataFrame) -> Lines:
 
 def void(frame: DataFrame) -> Lines:
     off_pace = frame["link_off_pace"].dropna()
-    return _cases(frame, off_pace.abs(), lambda most: f"the link off its pace by up to {100 * off_pace[most]:+.0f} %")
+    furthest = max(off_pace, key=abs, default=0)
+    return _cases(frame, off_pace.abs(), f"the link off its pace by up to {100 * furthest:+.0f} %")
 
 
 def throttled(frame: DataFrame) -> Lines:
     is_steady = frame["steady_throttled"].fillna("").ne("")
     hot = frame[frame["throttled"].eq(True).fillna(False) | is_steady]
-
-    def reason(most: int) -> str:
-        reasons = hot.loc[most, ["throttle_reasons", "steady_throttled"]].dropna()
-        return f"as by {next(filter(None, reasons), 'unknown')}"
-
-    return _cases(frame, hot["time_s"], reason)
+    longest = hot.sort_values("time_s").tail(1)
+    reasons = longest[["throttle_reasons", "steady_throttled"]].fillna("").to_numpy().ravel()
+    return _cases(frame, hot["time_s"], f"as by {next(filter(None, reasons), 'unknown')}")
 
 
 def above_the_roof(frame: DataFrame) -> Lines:
     of_roof = frame["of_roof"][frame["above_roof"].eq(True).fillna(False)]
-    return _cases(frame, of_roof, lambda most: f"up to {percent_text(of_roof[most])}")
+    return _cases(frame, of_roof, f"up to {percent_text(of_roof.max())}")
 
 
 def unequal(frame: DataFrame) -> Lines:
@@ -158,7 +156,7 @@ def half_hidden(frame: DataFrame) -> Lines:
 def launch_bound(frame: DataFrame) -> Lines:
     share = (frame["graph_s"] / frame["time_s"]).dropna()
     low = share[share < IN_A_GRAPH]
-    return _cases(frame, -low, lambda most: f"which take down to {percent_text(low[most])} of their time in a graph")
+    return _cases(frame, -low, f"which take down to {percent_text(low.min())} of their time in a graph")
 
 
 def undecided(frame: DataFrame, margin: float) -> Lines:
@@ -166,13 +164,13 @@ def undecided(frame: DataFrame, margin: float) -> Lines:
     rows = frame[frame["verdict"] == UNDECIDED]
     width = (rows["decided_high"] - rows["decided_low"]) / rows["decided"] / 2
     asked = f"of {error_text(margin)} that was asked for" if margin else ""
-    return _cases(frame, width, lambda most: f"known to within {error_text(width[most])} {asked}")
+    return _cases(frame, width, f"known to within {error_text(width.max())} {asked}")
 
 
 def few_rounds(frame: DataFrame) -> Lines:
     rounds = frame["rounds"]
     few = rounds[rounds.lt(FEWEST_ROUNDS) | frame["stopped_by"].eq(INTERRUPTED)]
-    return _cases(frame, -few, lambda most: f"{few[most]} or more")
+    return _cases(frame, -few, f"{few.min()} or more")
 
 
 def waiting(frame: DataFrame) -> Lines:
@@ -219,18 +217,17 @@ def _outcomes(run: Run, **words: str) -> Lines:
             yield f"{len(cases)} {text}: {tables.named(cases)}"
 
 
-def _cases(frame: DataFrame, values: Series, describe: Callable[[int], str]) -> Lines:
+def _cases(frame: DataFrame, values: Series, text: str) -> Lines:
     """A line on the cases of `frame` that have one of the `values`: their number, and the one with the highest."""
     if len(values):
-        most = values.astype(float).idxmax()
-        case = frame.loc[most]
-        yield f"{len(values)} of {len(frame)} cases, {describe(most)}: {case['op']}, {case_words(case)}"
+        most = frame.loc[values.astype(float).idxmax()]
+        yield f"{len(values)} of {len(frame)} cases, {text}: {most['op']}, {case_words(most)}"
 
 
 def _above(frame: DataFrame, name: str, limit: float, text: str) -> Lines:
-    """The cases whose field `name` is above the limit; `text` describes the highest."""
+    """The cases whose field `name` is above the limit; `text` has a place for the highest."""
     values = frame[name][frame[name] > limit]
-    return _cases(frame, values, lambda most: text.format(error_text(values[most])))
+    return _cases(frame, values, text.format(error_text(values.max())))
 
 
 def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
