@@ -63,7 +63,7 @@ def first_line(run: Run, frame: DataFrame) -> str:
     if not found:
         return ""
     name, shapes, ratio = found
-    means = f"in the geometric mean over {shapes} shapes"
+    means = f"in the geometric mean over {shapes} shape{'s' * (shapes > 1)}"
     return f"Fastest library: {name}. The fastest of ours and the user's over it: {interval_text(*ratio)}, {means}."
 
 
