@@ -153,9 +153,9 @@ class ShapePasses:
 
     def _try_pass(self, is_last: bool) -> None:
         worker = self.worker
-        before, put_back = process_state.guard(self.prepared.is_guarded)
-        self.rounds.run_pass()
-        if changed := put_back(before):
+        with process_state.guarded(self.prepared.is_guarded) as changed:
+            self.rounds.run_pass()
+        if changed:
             raise Broken("", Outcome(FAILED, f"timed calls changed {', '.join(changed)}, which others share"))
         for wrong in worker.clock.ranks.gather(self.rounds.wrong, "results of timed calls"):  # on any rank
             for name, reason in wrong.items():
@@ -178,12 +178,13 @@ class ShapePasses:
         self._drop_rejected()
         rounds = self.rounds
         before = self.line
-        apart = self.worker.request.apart
+        worker = self.worker
         new = rounds.rounds[self._rounds_told :]
         self._rounds_told = len(rounds.rounds)
         passes = before["passes"] + whole
-        is_over = whole and passes == self.planned_passes and (apart or not self.is_decided)
-        read = self.telemetry or self.worker.telemetry.summary()
+        is_last = whole and passes == self.planned_passes
+        is_over = is_last and (worker.request.apart or not self.is_decided)
+        read = self.telemetry or worker.telemetry.summary()
         sums = {
             "passes": passes,
             "processes": self.processes,
@@ -192,11 +193,10 @@ class ShapePasses:
             "telemetry": telemetry.merged(before["telemetry"], before["round_count"], read, len(new)),
             "late": dict(rounds.late),
         }
-        apart_field = {"apart": apart} if apart else {}
-        self.line = {"kind": "pass", "shape": self.shape} | apart_field | sums
-        lines = [round_.line(self.shape) | apart_field for round_ in new]
+        self.line = {"kind": "pass", "shape": self.shape} | worker.apart_field | sums
+        lines = [round_.line(self.shape) | worker.apart_field for round_ in new]
         timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
-        self.worker.tell(JournalLines([before | sums, *lines, *timelines]))
+        worker.tell(JournalLines([before | sums, *lines, *timelines]))
 
     def _typical_timelines(self) -> list[dict]:
         """A timeline of each entrant that noted some: that of the sample nearest to its median."""
