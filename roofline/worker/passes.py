@@ -88,9 +88,6 @@ class ShapePasses:
             looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
         )
         rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
-        rounds.first_round, rounds.first_pass = self.line["round_count"], 1 + self.line["passes"]
-        rounds.process = request.process
-        rounds.late = {name: self.line["late"].get(name, 0) for name in rounds.late}
         return rounds
 
     def described(self) -> Shape:
@@ -185,16 +182,22 @@ class ShapePasses:
         is_last = whole and passes == self.planned_passes
         is_over = is_last and (worker.request.apart or not self.is_decided)
         read = self.telemetry or worker.telemetry.summary()
+        late = {}
+        for name in rounds.times_s:
+            late[name] = before["late"].get(name, 0) + sum(name not in round_.time_s for round_ in new)
         sums = {
             "passes": passes,
             "processes": self.processes,
             "stopped_by": rounds.stopped_by if is_over else INTERRUPTED,
             "round_count": before["round_count"] + len(new),
             "telemetry": telemetry.merged(before["telemetry"], before["round_count"], read, len(new)),
-            "late": dict(rounds.late),
+            "late": late,
         }
         self.line = {"kind": "pass", "shape": self.shape} | worker.apart_field | sums
-        lines = [round_.line(self.shape) | worker.apart_field for round_ in new]
+        numbers = {"pass_index": before["passes"] + 1, "process": worker.request.process}
+        lines = []
+        for index, round_ in enumerate(new, before["round_count"]):
+            lines.append(replace(round_, index=index, **numbers).line(self.shape) | worker.apart_field)
         timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
         worker.tell(JournalLines([before | sums, *lines, *timelines]))
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ class Ranks:
         self.size = size
         self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         self.store = PrefixStore(f"epoch {epoch}", store)
-        self._group = None
         self._steps = 0
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
@@ -48,21 +48,19 @@ class Ranks:
         self.clock: Any = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
-    @property
+    @cached_property
     def group(self):
         """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for
         it."""
-        if self._group is None:
-            from torch.distributed import ProcessGroupGloo
+        from torch.distributed import ProcessGroupGloo
 
-            store = self.fresh_store("group")
-            try:
-                self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
-            except RuntimeError as error:
-                if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
-                    raise RuntimeError(f"GLOO_SOCKET_IFNAME={interface}: {error}") from None
-                raise
-        return self._group
+        store = self.fresh_store("group")
+        try:
+            return ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
+        except RuntimeError as error:
+            if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+                raise RuntimeError(f"GLOO_SOCKET_IFNAME={interface}: {error}") from None
+            raise
 
     def fresh_store(self, name: str):
         """A store for a group that all ranks make now."""
