@@ -1,13 +1,14 @@
 """Disturbances of a measurement: clocks, power, temperature and throttling on a GPU; on a CPU what others took of
 it."""
 
-import functools
 import operator
 import os
 import time
 from collections.abc import Callable
+from functools import partial, reduce
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
@@ -26,7 +27,6 @@ THROTTLE_REASONS = {
     0x40: "thermal (hardware)",
     0x80: "power brake",
 }
-SLOWS = sum(THROTTLE_REASONS)
 
 
 def nvml_handle():
@@ -74,12 +74,17 @@ class GpuTelemetry:
         if self._handle is None or time.perf_counter() - self._last < self.INTERVAL_S:
             return
         nvml = self._nvml
+        clock_mhz = self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
+        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        if reasons and clock_mhz and self._highest_mhz and clock_mhz >= AT_MOST * self._highest_mhz:
+            reasons = 0
         self._readings.append(
             {
-                "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-                "power_mw": self._ask(nvml.nvmlDeviceGetPowerUsage),
+                "sm_clock_mhz": clock_mhz,
+                "power_w": power_mw and power_mw / 1e3,
                 "temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-                "throttle_mask": self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+                "reasons": reasons,
             }
         )
         self._last = time.perf_counter()
@@ -108,27 +113,19 @@ class GpuTelemetry:
         clock was below its highest; None where NVML does not tell."""
         if not self._readings:
             return {"throttled": None}
-        power_mw = self._of_readings(median, "power_mw")
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
-        reasons = [self._reasons(reading) for reading in self._readings if reading["throttle_mask"] is not None]
-        every_reason = functools.reduce(operator.or_, reasons, 0)
+        every_reason = self._of_readings(partial(reduce, operator.or_), "reasons")
+        slows = [words for bit, words in THROTTLE_REASONS.items() if bit & (every_reason or 0)]
         return {
             "sm_clock_mhz": self._of_readings(median, "sm_clock_mhz"),
-            "power_w": None if power_mw is None else power_mw / 1e3,
+            "power_w": self._of_readings(median, "power_w"),
             "temperature_c": self._of_readings(max, "temperature_c"),
             "other_processes": None if processes is None else max(0, len(processes) - 1),
-            "throttled": every_reason > 0 if reasons else None,
-            "throttle_reasons": ", ".join(words for bit, words in THROTTLE_REASONS.items() if bit & every_reason),
+            "throttled": None if every_reason is None else bool(slows),
+            "throttle_reasons": ", ".join(slows),
         }
 
-    def _reasons(self, reading: dict) -> int:
-        """The mask of what slowed the chip down, unless its clock is known to have been at its highest."""
-        sm_clock_mhz = reading["sm_clock_mhz"]
-        if sm_clock_mhz and self._highest_mhz and sm_clock_mhz >= AT_MOST * self._highest_mhz:
-            return 0
-        return reading["throttle_mask"] & SLOWS
-
-    def _of_readings(self, statistic: Callable[[list], float], name: str) -> float | None:
+    def _of_readings(self, statistic: Callable[[list], Any], name: str) -> Any:
         values = [reading[name] for reading in self._readings if reading[name] is not None]
         return statistic(values) if values else None
 

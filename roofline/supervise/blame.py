@@ -28,7 +28,8 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
     if end.broke:
         outcome = end.broke.outcome
     elif end.is_hung:
-        outcome = Outcome(FAILED, f"hung {where}: it was not over in {worker.patience.words}")
+        limit = worker.patience.words if worker.patience else ""
+        outcome = Outcome(FAILED, f"hung {where}: it was not over in {limit}")
     return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 

@@ -77,8 +77,8 @@ class WorkerEnd:
 class Told:
     """A worker that runs now: what it is asked for, and what it has told by now."""
 
-    patience: Patience
-    """Of one in a process of its own: with its present step."""
+    patience: Patience | None = None
+    """Of one in a process of its own: with its present step, once somebody waits for its end."""
     is_stopped = False
     """Whether it was told to."""
 
@@ -106,6 +106,7 @@ class Told:
         match message:
             case StepBegan():
                 self.step = message
+                self.patience = None
             case JournalLines():  # the step at that shape is over
                 self.step = replace(self.step, shape="")
             case Broke():
@@ -205,7 +206,7 @@ class Child(Told):
             self.end()
             return self.ended(f"a message that cannot be read: {error}")
         self.take(message)
-        return message
+        return self.ended() if self.broke else message
 
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.

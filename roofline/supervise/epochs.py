@@ -3,16 +3,14 @@
 Rank 0 alone is pytest: it plans, journals and reports. The other ranks' processes `follow`. A run of workers, one
 on each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its worker. A worker that
 raises, dies or hangs ends the run. All ranks then leave, each with a word on its own worker, by which rank 0 blames the
-likeliest.
-
-Each rank shows a sign of life in the store: a rank that is stopped or lost ends the run, and no case is blamed.
+likeliest. Where a rank is stopped or lost, the workers of others wait for its own until they break, or their limit is
+over; it does not leave, and no case is blamed.
 """
 
 import os
 import platform
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,10 +29,8 @@ from roofline.store import typed
 from roofline.supervise import orphans, signals
 from roofline.supervise.child import Child, WorkerEnd
 
-BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
-"""From one sign of life of a supervisor to the next, and without one for so long it is lost."""
 LEAVING_S = 5.0
-"""For all to leave at the end of a run."""
+"""For rank 0 to end a run in which a worker failed, and for all to leave it then: who does not is lost."""
 LOOK_S = 0.05
 """From one look of a follower at its worker and at the store to the next."""
 
@@ -52,19 +48,7 @@ class Epochs:
         self.rank, self.size, self.store = rank, size, PrefixStore("supervisors", store)
         self.number, self.loopback = 0, True
         """`number` is that of the epoch that was begun last."""
-        self._beats = dict.fromkeys(set(range(size)) - {rank} if rank == 0 else [0], (None, time.monotonic()))
-        """{rank that this one listens to: (its last sign of life, since when that is known)}."""
-        self._ends = threading.Event()
-        threading.Thread(target=self._beat, daemon=True).start()
-
-    def _beat(self) -> None:
-        count = 0
-        while not self._ends.wait(BEAT_S):
-            count += 1
-            try:
-                self.store_set(f"beat {self.rank}", count)
-            except RankLostError:  # which the supervisor notices, too
-                return
+        self._has_left = False
 
     def store_set(self, key: str, value: Any = True) -> None:
         """Let all ranks read `value`, plain data or a dataclass. Raises `RankLostError` where the store is gone."""
@@ -83,15 +67,6 @@ class Epochs:
         except RuntimeError:  # it goes with torchrun's agent on rank 0's node
             place = "rank 0's node" if self.rank else "torchrun"
             raise RankLostError(f"{place} is gone: its store answers no more") from None
-
-    def check_heartbeats(self) -> None:
-        """Raises RankLostError where a rank is lost."""
-        now = time.monotonic()
-        for rank, (beat, since) in self._beats.items():
-            if (latest := self.store_get(f"beat {rank}")) != beat:
-                self._beats[rank] = latest, now
-            elif now - since > LOST_S:
-                raise RankLostError(f"rank {rank} of {self.size} has said nothing for {LOST_S:g} s")
 
     # Of rank 0.
 
@@ -130,7 +105,7 @@ class Epochs:
 
     def close(self) -> str:
         """End the run for all ranks, once; returns which did not leave, in words."""
-        if self._ends.is_set():
+        if self._has_left:
             return ""
         silent = ", ".join(map(str, self._part("over", True)))
         return f"rank {silent} of {self.size} has said nothing for {LEAVING_S:g} s" if silent else ""
@@ -151,60 +126,53 @@ class Epochs:
             self.store_set(key, value)
             wait_for(lambda: not silent(), LEAVING_S)
             others = silent()
-        self._ends.set()
+        self._has_left = True
         return others
 
 
 def follow(epochs: Epochs, root: Path, mine: dict) -> int:
     """Be a rank other than 0, whose workers begin and end as rank 0 says, until that says that the run is over. Returns
     an exit code. `mine` is what rank 0 compares."""
-    with orphans.adopted() as own:
-        return _follow(epochs, root, mine, own)
-
-
-def _follow(epochs: Epochs, root: Path, mine: dict, own: set[int]) -> int:
-    child: Child | None = None
+    child = end = None
     signals.answer(partial(_hand_on, epochs))
-    try:
-        epochs.store_set(f"hello {epochs.rank}", mine)
-        while not epochs.store_get("over"):
-            epochs.check_heartbeats()
-            if epochs.store_get("failed"):
-                time.sleep(LOOK_S)
-            elif child:
-                child = _tended(epochs, child)
-            elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
-                epochs.number += 1
-                child = Child(typed.read(Request, asked), root, own)
-            else:
-                time.sleep(LOOK_S)
-    except RankLostError as lost:
-        if epochs.rank == 1:
-            print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
-        return 1
-    finally:
-        end = None
-        if child and not child.is_done:
-            end = child.ended("" if child.broke else child.stands())
-        epochs.leave(end)
-        if child:
-            child.end()
+    with orphans.adopted() as own:
+        try:
+            epochs.store_set(f"hello {epochs.rank}", mine)
+            while not epochs.store_get("over"):
+                if asked := epochs.store_get(f"epoch {epochs.number + 1}"):
+                    epochs.number += 1
+                    child = Child(typed.read(Request, asked), root, own)
+                    end = _end_of(epochs, child)
+                else:
+                    time.sleep(LOOK_S)
+        except RankLostError as lost:
+            if epochs.rank == 1:
+                print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
+            return 1
+        finally:
+            epochs.leave(end)
+            if child:
+                child.end()
     return 0
 
 
-def _tended(epochs: Epochs, child: Child) -> Child | None:
-    """The worker, which goes on with what it tells, unless it raised; none where it ended well. Tells where it ended
-    otherwise."""
-    if not (child.is_over or wait([child.channel], LOOK_S)):
-        return child
-    is_end = isinstance(child.hear(), WorkerEnd)
-    if is_end and child.is_done:
-        return None
-    if is_end or child.broke:
-        epochs.store_set("failed")
-    else:
-        child.go_on()
-    return child
+def _end_of(epochs: Epochs, child: Child) -> WorkerEnd | None:
+    """How a worker ends, or stands when rank 0 ends the run; None where it did well. It goes on with what it tells;
+    where it ends otherwise, rank 0 is told, and waited for. Raises RankLostError."""
+    while not epochs.store_get("over"):
+        if not (child.is_over or wait([child.channel], LOOK_S)):
+            continue
+        message = child.hear()
+        if not isinstance(message, WorkerEnd):
+            child.go_on()
+        elif message.is_well:
+            return None
+        else:
+            epochs.store_set("failed")
+            if wait_for(partial(epochs.store_get, "over"), LEAVING_S):
+                return message
+            raise RankLostError(f"rank 0 of {epochs.size} has said nothing for {LEAVING_S:g} s")
+    return None if child.is_done else child.ended(child.stands())
 
 
 def _hand_on(epochs: Epochs, number: int, frame) -> None:

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from multiprocessing.connection import wait
 
 from roofline import operations
-from roofline.protocol.messages import Message, Request, StepBegan, Stopped
+from roofline.protocol.messages import Message, Request, Stopped
 from roofline.store import typed
 from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
@@ -98,7 +98,6 @@ def _begun(session: Session, request: Request) -> list[Child]:
     except OSError as error:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []
-    worker.patience = _patience(session, worker)
     return [worker]
 
 
@@ -116,43 +115,33 @@ def _patience(session: Session, worker: Child) -> Patience:
 def _look(session: Session, workers: list[Child]) -> Messages:
     """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
     its limit."""
-    channels = [worker.channel for worker in workers]
-    look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
-    ready = wait(channels, max(0.0, look_s))
+    look_s = LOOK_S
+    for worker in workers:
+        worker.patience = worker.patience or _patience(session, worker)
+        look_s = min(look_s, worker.patience.left_s)
+    ready = wait([worker.channel for worker in workers], max(0.0, look_s))
     have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
     for worker in list(workers):
-        message = None
         if worker.channel in ready or worker.is_over:
-            message = _next(session, worker)
-        elif have_failed or worker.patience.is_over():
-            message = _end(session, worker, worker.ended(worker.stands()))
-        if message:
-            yield worker, message
+            message = worker.hear()
+        elif have_failed or (worker.patience and worker.patience.is_over()):
+            message = worker.ended(worker.stands())
+        else:
+            continue
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
-        elif message:
+            yield worker, _end(session, worker, message)
+        else:
+            yield worker, message
             worker.go_on(stop=session.is_over(worker))
 
 
 def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
     """True where another rank has failed. A signal that came to one ends the run here, too."""
-    epochs.check_heartbeats()
     name = epochs.store_get("interrupted")
     if name and not session.signals:
         session.signals.append((name, time.monotonic()))
     return bool(epochs.store_get("failed"))
-
-
-def _next(session: Session, worker: Child) -> Message | WorkerEnd:
-    """The next message of a worker, or how it ended."""
-    message = worker.hear()
-    if worker.broke and session.epochs:  # nobody lets it go on
-        message = worker.ended()
-    if isinstance(message, WorkerEnd):
-        return _end(session, worker, message)
-    if isinstance(message, StepBegan):
-        worker.patience = _patience(session, worker)
-    return message
 
 
 def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:

@@ -36,7 +36,8 @@ def measure(session: Session) -> None:
             case WorkerEnd():
                 stages.keep(session, worker, message)
                 if session.options.decide and not worker.request.apart:
-                    session.writer.add(_process_line(worker))
+                    about = {"process": worker.request.process, "planned": worker.request.is_planned}
+                    session.writer.add({"kind": "process", "seconds": worker.seconds} | about)
                 requests.extend(next_requests(session))
             case _:
                 stages.keep(session, worker, message)
@@ -119,13 +120,6 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
         left_s = left * (time.monotonic() - since) / made  # the rest goes on as it went until now
         words += f", {duration(left_s + session.plan.report_s)} left"
     return words
-
-
-def _process_line(worker: Told) -> dict:
-    """The line of what a process took."""
-    request = worker.request
-    line = {"kind": "process", "seconds": worker.seconds}
-    return line | {"process": request.process, "planned": request.is_planned}
 
 
 def passes_made(run: Run, shapes: Cases, apart: str = "") -> dict[str, int]:

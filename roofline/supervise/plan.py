@@ -67,7 +67,8 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         begin_s += ENTER_S[analysis] * len(contenders)
         left = planned - done.get(name, 0)
         most_left = max(most_left, left)
-        least_s = least_turns_s(case.work.flop / flops_per_s(hello["machine"]), len(contenders))
+        call_s = case.work.flop / flops_per_s(hello["machine"])
+        least_s = StopRule.min_rounds * (len(contenders) + 1) * call_s  # a reference takes turns beside them
         longest_s = PATIENCE * options.max_seconds
         short_shapes += least_s > longest_s
         whole_s = min(max(options.max_seconds, least_s), longest_s)
@@ -82,11 +83,6 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
     measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
     report_s = 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses))
     return Plan(measure_s, report_s, short_shapes)
-
-
-def least_turns_s(call_s: float, contenders: int) -> float:
-    """The seconds of a shape's fewest rounds. References take turns beside the contenders."""
-    return StopRule.min_rounds * (contenders + 1) * call_s
 
 
 def duration(seconds: float) -> str:

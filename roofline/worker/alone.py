@@ -4,8 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from roofline.store.outcome import Outcome
-
 
 class Alone:
     """One process that owns the shards of all ranks."""
@@ -23,15 +21,9 @@ class Alone:
         return [value]
 
     @staticmethod
-    def together(step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        """The result of `call()` on this rank, and None; but where it returns an `Outcome` on any, None and that of the
-        first rank to do so. Raises `Broken` as `in_step` does."""
-        return call(), None
-
-    @staticmethod
-    def agreed(step: str, call: Callable[[], Any]) -> Any:
-        """The result of `call()` on this rank; all ranks call this, as users' operations do (docs/your-operation.md).
-        Raises `Broken` as `in_step` does."""
+    def together(step: str, call: Callable[[], Any]) -> Any:
+        """The result of `call()` on this rank; but where it returns an `Outcome` on any, that of the first rank to do
+        so. Raises `Broken` as `in_step` does."""
         return call()
 
     @staticmethod

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from roofline.worker.alone import ALONE
 from roofline.worker.bound import os, time
@@ -35,6 +34,9 @@ class Call:
     is_held: bool = True
     """Whether a GPU's stream is held until it is launched. One of more than a thousand launches would fill the stream,
     and wait for its gate: it begins on an idle device, and its sample has the time that its host takes."""
+
+    last_s: float = 0.0
+    """What a `CpuClock` measured last."""
 
     def __call__(self) -> object:
         return self.run()
@@ -110,12 +112,8 @@ class CpuClock(Clock):
     REPORTED_FRACTION = 0.05
     """`readings` tells where threads of the process waited for a core that others had, for more than this fraction of a
     sample and what wakes it."""
-    DROPPED_FRACTION = 0.05
-    """A sample is dropped whose own thread had no core for more of its time, where `_lost_s` tells. Waiting for others'
-    data counts as having one."""
-
-    def __init__(self):
-        self._last_s = WeakKeyDictionary()  # a call holds its operands
+    drops_reported = False
+    """Whether such a sample is dropped."""
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times = []
@@ -125,25 +123,19 @@ class CpuClock(Clock):
                 began = self.now()
                 before = core_times_s()  # not between waking a call and timing it
                 self._settle()
-                if not call.is_long and self._last_s.get(call, 0.0) < self.LONG_S:
+                if not call.is_long and call.last_s < self.LONG_S:
                     self._wake(call, pin)
-                lost_before_s = self._lost_s()
                 run = call.run
                 start = time.perf_counter()
                 run()
                 time_s = time.perf_counter() - start
-                is_kept = self._lost_s() - lost_before_s <= self.DROPPED_FRACTION * time_s
-                times.append(time_s if is_kept else None)
                 lost_s = lost_to_others_s(before, core_times_s())
-                self._last_s[call] = times[-1] or 0.0
+                call.last_s = time_s
                 is_reported = lost_s > self.REPORTED_FRACTION * (self.now() - began)
+                times.append(None if is_reported and self.drops_reported else time_s)
                 self.readings.append({"waited_s": lost_s} if is_reported else {})
             self.look_while_busy()
         return times
-
-    def _lost_s(self) -> float:
-        """For how long the calling thread has had no core until now; 0 where samples are kept all the same."""
-        return 0.0
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
         """Wake the threads of `call`."""

@@ -88,9 +88,6 @@ class ShapePasses:
             looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
         )
         rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
-        rounds.first_round, rounds.first_pass = self.line["round_count"], 1 + self.line["passes"]
-        rounds.process = request.process
-        rounds.late = {name: self.line["late"].get(name, 0) for name in rounds.late}
         return rounds
 
     def described(self) -> Shape:
@@ -153,9 +150,9 @@ class ShapePasses:
 
     def _try_pass(self, is_last: bool) -> None:
         worker = self.worker
-        before, put_back = process_state.guard(self.prepared.is_guarded)
-        self.rounds.run_pass()
-        if changed := put_back(before):
+        with process_state.guarded(self.prepared.is_guarded) as changed:
+            self.rounds.run_pass()
+        if changed:
             raise Broken("", Outcome(FAILED, f"timed calls changed {', '.join(changed)}, which others share"))
         for wrong in worker.clock.ranks.gather(self.rounds.wrong, "results of timed calls"):  # on any rank
             for name, reason in wrong.items():
@@ -178,25 +175,31 @@ class ShapePasses:
         self._drop_rejected()
         rounds = self.rounds
         before = self.line
-        apart = self.worker.request.apart
+        worker = self.worker
         new = rounds.rounds[self._rounds_told :]
         self._rounds_told = len(rounds.rounds)
         passes = before["passes"] + whole
-        is_over = whole and passes == self.planned_passes and (apart or not self.is_decided)
-        read = self.telemetry or self.worker.telemetry.summary()
+        is_last = whole and passes == self.planned_passes
+        is_over = is_last and (worker.request.apart or not self.is_decided)
+        read = self.telemetry or worker.telemetry.summary()
+        late = {}
+        for name in rounds.times_s:
+            late[name] = before["late"].get(name, 0) + sum(name not in round_.time_s for round_ in new)
         sums = {
             "passes": passes,
             "processes": self.processes,
             "stopped_by": rounds.stopped_by if is_over else INTERRUPTED,
             "round_count": before["round_count"] + len(new),
             "telemetry": telemetry.merged(before["telemetry"], before["round_count"], read, len(new)),
-            "late": dict(rounds.late),
+            "late": late,
         }
-        apart_field = {"apart": apart} if apart else {}
-        self.line = {"kind": "pass", "shape": self.shape} | apart_field | sums
-        lines = [round_.line(self.shape) | apart_field for round_ in new]
+        self.line = {"kind": "pass", "shape": self.shape} | worker.apart_field | sums
+        numbers = {"pass_index": before["passes"] + 1, "process": worker.request.process}
+        lines = []
+        for index, round_ in enumerate(new, before["round_count"]):
+            lines.append(replace(round_, index=index, **numbers).line(self.shape) | worker.apart_field)
         timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
-        self.worker.tell(JournalLines([before | sums, *lines, *timelines]))
+        worker.tell(JournalLines([before | sums, *lines, *timelines]))
 
     def _typical_timelines(self) -> list[dict]:
         """A timeline of each entrant that noted some: that of the sample nearest to its median."""

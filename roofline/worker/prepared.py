@@ -123,24 +123,21 @@ class PreparedCase:
 
     def load(self, name: str, load: Callable[[], object]) -> None:
         """Import `name`. What that changes of the process is put back, and told; what it raises, its check will."""
-        before, put_back = process_state.guard(self.is_guarded)
-        with suppress(Exception):
+        with process_state.guarded(self.is_guarded) as changed, suppress(Exception):
             load()
-        if changed := put_back(before):
+        if changed:
             self.changes[name] = f"{', '.join(changed)} as it was imported, which was put back"
 
     def admit(self, name: str, check: Callable[[], Entrant | Outcome], *, is_sure: bool = True) -> None:
         """Admit or reject `name`, as `check()` returns; `is_sure` where what it returns holds whoever stands beside.
         Raises `Broken` where the device is lost, or a setting of the process is no longer what it was; whatever else
         `check` dies of, the others still get their numbers."""
-        before, put_back = process_state.guard(self.is_guarded)
         try:
-            result = check()
+            with process_state.guarded(self.is_guarded) as changed:
+                result = check()
         except BaseException as error:
-            put_back(before)
             stop_if_lost(self.device, error, name)
             return self.refuse(name, error)
-        changed = put_back(before)
         if isinstance(result, Outcome):
             return self.reject(name, result, is_sure=is_sure)
         if changed:

@@ -1,9 +1,9 @@
 """The things that contenders share beside their tensors: settings of the process, which one may change for all that
 follow.
 
-`guard` reads them. `put_back` names those that have changed since, and sets them to what they were: what the import of
-a contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read
-them once, and some of torch's own set some.
+`guarded` reads them, names those that have changed since, and sets them to what they were: what the import of a
+contender changes is told, what its calls change is its failure. Environment variables are left out: libraries read them
+once, and some of torch's own set some.
 """
 
 import bdb
@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -98,19 +98,17 @@ def _judges() -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{value.__name__}", value
 
 
-def _functions(holder: Any) -> dict[str, tuple]:
+def _functions(holder: Any) -> dict[str, Any]:
     functions = {}
     for name, value in vars(holder).items():
         if callable(value) or isinstance(value, property):
-            functions[name] = value, getattr(value, "__code__", None)
+            functions[name] = value
     return functions
 
 
-def _restore(holder: Any, functions: dict[str, tuple]) -> None:
-    for name, (function, code) in functions.items():
+def _restore(holder: Any, functions: dict[str, Any]) -> None:
+    for name, function in functions.items():
         setattr(holder, name, function)
-        if code:
-            function.__code__ = code
 
 
 def _at(place: str) -> Any:
@@ -160,12 +158,6 @@ def _is_running(timer: int) -> bool:
     return signal.getitimer(timer)[0] > 0
 
 
-def guard(is_guarded: bool) -> tuple[list[tuple[Setting, Any]], Callable[..., list[str]]]:
-    """Each setting with its value, none unless that `is_guarded`; and `put_back`, which is bound before a contender
-    can replace it."""
-    return [(setting, value_of(setting)) for setting in settings() if is_guarded], put_back
-
-
 def value_of(setting: Setting) -> Any:
     """The value that is read, or the kind of error that reading raises, as where torch's older and newer flags
     contradict."""
@@ -175,14 +167,19 @@ def value_of(setting: Setting) -> Any:
         return type(error)
 
 
-def put_back(before: list[tuple[Setting, Any]], value_of: Callable[[Setting], Any] = value_of) -> list[str]:
-    """Name what has changed since `before`, and set it to what it was then, as far as that can be."""
-    changed = []
-    for setting, value in before:
-        now = value_of(setting)
-        if now is value or now == value:
-            continue
-        changed.append(setting.name)
-        with suppress(Exception):
-            setting.write(value)
-    return changed
+@contextmanager
+def guarded(is_guarded: bool, value_of: Callable[[Setting], Any] = value_of) -> Iterator[list[str]]:
+    """Gives the names of the settings that were changed in the context, all of them once that is over; they are set to
+    what they were before, as far as that can be. None is looked at unless that `is_guarded`."""
+    before = [(setting, value_of(setting)) for setting in settings() if is_guarded]
+    changed: list[str] = []
+    try:
+        yield changed
+    finally:
+        for setting, value in before:
+            now = value_of(setting)
+            if now is value or now == value:
+                continue
+            changed.append(setting.name)
+            with suppress(Exception):
+                setting.write(value)

@@ -7,10 +7,10 @@ step: `Broken` ends the run (`supervise.epochs`). Without torchrun a worker is `
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class Ranks:
         self.size = size
         self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         self.store = PrefixStore(f"epoch {epoch}", store)
-        self._group = None
         self._steps = 0
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
@@ -49,21 +48,19 @@ class Ranks:
         self.clock: Any = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
-    @property
+    @cached_property
     def group(self):
         """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for
         it."""
-        if self._group is None:
-            from torch.distributed import ProcessGroupGloo
+        from torch.distributed import ProcessGroupGloo
 
-            store = self.fresh_store("group")
-            try:
-                self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
-            except RuntimeError as error:
-                if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
-                    raise RuntimeError(f"GLOO_SOCKET_IFNAME={interface}: {error}") from None
-                raise
-        return self._group
+        store = self.fresh_store("group")
+        try:
+            return ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
+        except RuntimeError as error:
+            if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+                raise RuntimeError(f"GLOO_SOCKET_IFNAME={interface}: {error}") from None
+            raise
 
     def fresh_store(self, name: str):
         """A store for a group that all ranks make now."""
@@ -82,18 +79,15 @@ class Ranks:
     def gather(self, value: Any, step: str = "") -> list:
         return self._exchange(step, value, range(self.size))
 
-    def together(self, step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        result = self.agreed(step, call)
+    def together(self, step: str, call: Callable[[], Any]) -> Any:
+        with self.in_step():
+            result = call()
         mine = (result.outcome, result.reason) if isinstance(result, Outcome) else None
         for rank, rejected in enumerate(self.gather(mine, step)):
             if rejected:
                 outcome, reason = rejected
-                return None, Outcome(outcome, f"rank {rank}: {reason}")
-        return result, None
-
-    def agreed(self, step: str, call: Callable[[], Any]) -> Any:
-        with self.in_step():
-            return call()
+                return Outcome(outcome, f"rank {rank}: {reason}")
+        return result
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
@@ -168,8 +162,8 @@ class RanksCpuClock(CpuClock):
     """Whether a call is woken must not depend on what it took on this rank: all ranks make as many calls."""
 
     def __init__(self, ranks: Ranks):
-        super().__init__()
         self.ranks = ranks
+        self.drops_reported = not ranks.loopback  # over which no sample is a time
 
     def _settle(self) -> None:
         super()._settle()
@@ -180,27 +174,9 @@ class RanksCpuClock(CpuClock):
         call.run()
         self._settle()
 
-    def _lost_s(self) -> float:
-        return 0.0 if self.ranks.loopback else waited_s() - others_s()
-
     def turn(self, calls: list[Call]) -> list[float | None]:
         times, self.readings = self.ranks.slowest(super().turn(calls), self.readings)
         return times
-
-
-def waited_s() -> float:
-    """The seconds for which the calling thread could have run by now and had no core; 0 where Linux does not
-    count that."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, IndexError):
-        return 0.0
-
-
-def others_s() -> float:
-    """The CPU time of the other threads of this process: what those take from the calling one belongs to its
-    work."""
-    return time.process_time() - time.thread_time()
 
 
 def _network() -> str:

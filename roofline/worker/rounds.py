@@ -82,8 +82,6 @@ class Rounds:
         self.rounds: list[Round] = []
         self.times_s: dict[str, dict[int, float]] = {name: {} for name in entrants}
         """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
-        self.late = dict.fromkeys(entrants, 0)
-        """Samples dropped because the host was late, of each entrant that is still in."""
         self.timelines: dict[tuple[str, int], dict] = {}
         """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
@@ -92,8 +90,6 @@ class Rounds:
         """Whether a user's contender takes turns."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
-        self.first_round, self.first_pass, self.process = 0, 1, 0
-        """The numbers of the first round and pass, and of the process, where others have measured the shape before."""
         self._mark = mark
         self._returned: dict[str, object] = {}
         """{entrant: what its last call returned}, of whom that is looked at."""
@@ -146,7 +142,7 @@ class Rounds:
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for of_entrant in (self._entrants, self._looks, self.wrong, self.late, self.times_s):
+        for of_entrant in (self._entrants, self._looks, self.wrong, self.times_s):
             of_entrant.pop(name, None)
         for round_ in self.rounds:
             round_.time_s.pop(name, None)
@@ -211,10 +207,9 @@ class Rounds:
             again = self._ranks.broadcast(self._clock.now() < deadline)
 
     def _round(self) -> None:
-        """Run a round. It has the samples that are good; who has none is `late` or `wrong`."""
+        """Run a round. It has the samples that are good; who has none was late, or is `wrong`."""
         order = self._rng.permutation(list(self._entrants)).tolist()
-        index, pass_index = self.first_round + len(self.rounds), self.first_pass + self._passed
-        round_ = Round(index, order, {}, {}, pass_index, self.process)
+        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         times: list[float | None] = []
         readings: list[dict] = []
         for calls, looked_at in self._turns(order, times):
@@ -224,7 +219,6 @@ class Rounds:
         notes = {name: call.notes() for name, call in self._entrants.items() if call.notes}
         for name, time_s, reading in zip(order, times, readings, strict=True):
             if time_s is None:
-                self.late[name] += 1
                 continue
             if time_s <= 0:
                 self.wrong.setdefault(name, f"{name}: {NO_TIME}")

@@ -1,6 +1,5 @@
 """The runner, which every operation brings to be run, found by the name that the operation is declared with."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -82,13 +81,11 @@ class Runner:
                     return Outcome(SKIPPED, lacking)
                 return self.candidate(contenders[name], prepared, operands, reference)
 
-            def check_together(name: str) -> Entrant | Outcome:
-                result, refused = self.ranks.together(f"checking {name} on {case.id}", partial(check, name))
-                return replace(refused, reason=f"{name}: {refused.reason}") if refused else result
-
             for name in asked:
                 kind = contenders[name].first_call if name in contenders else ""
-                prepared.enter(name, partial(check_together, name), FIRST_CALL_S.get(kind))
+                step = f"checking {name} on {case.id}"
+                check_together = partial(self.ranks.together, step, partial(check, name))
+                prepared.enter(name, check_together, FIRST_CALL_S.get(kind))
             prepared.entrants |= self.references(prepared, operands)
             return prepared
 

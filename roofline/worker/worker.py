@@ -63,6 +63,8 @@ class Worker:
         self.mark = mark
         self.options = runners.options
         self.device = runners.options.device
+        self.apart_field = {"apart": request.apart} if request.apart else {}
+        """The field by which lines say that a shape is made apart."""
         for shape in request.cases:
             of_shape = runners.of(operations.find(shape))
             if shape in request.chosen:
@@ -116,10 +118,9 @@ class Worker:
         """Tell what this machine is, and the clock that times the contenders on it."""
         loaded = list(self.runners.loaded.values())
         problem = machine.unusable_gpu() if self.device == "cuda" else ""
-        before, put_back = process_state.guard(True)
-        for each in loaded:
-            problem = problem or each.problem()
-        put_back(before)  # what the import of a file changed: the machine is told as it is measured
+        with process_state.guarded(True):  # what the import of a file changes: the machine is told as it is measured
+            for each in loaded:
+                problem = problem or each.problem()
         if problem:
             return self.tell(MachineFound({"problem": problem}))
         clock = loaded[0].clock()

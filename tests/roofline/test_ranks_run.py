@@ -31,7 +31,7 @@ from roofline.store.journal import load
 from roofline.supervise.child import WAITS, WorkerEnd
 from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, device_ranks, ranks
-from roofline.worker.clocks import Call
+from roofline.worker.clocks import Call, CoreTimes
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 
@@ -85,22 +85,15 @@ def clock_of_one(loopback: bool):
 
 
 @pytest.mark.parametrize(
-    ("waited_s", "others_s", "loopback", "kept"),
-    [(0.0, 0.0, False, True), (0.4, 0.0, False, False), (0.4, 0.39, False, True), (0.4, 0.0, True, True)],
+    ("waited_s", "loopback", "kept"),
+    [(0.0, False, True), (0.4, False, False), (0.4, True, True)],
 )
-def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time, waited_s, others_s, loopback, kept):
-    """Unless other threads of its own process were on it; over loopback no sample is a time, and none is dropped."""
-    time, read = fake_time(clocks), {"waited": 0.0, "others": 0.0}
-    monkeypatch.setattr(ranks, "waited_s", lambda: read["waited"])
-    monkeypatch.setattr(ranks, "others_s", lambda: read["others"])
-    clock = clock_of_one(loopback)
-
-    def call():
-        time.sleep(1.0)
-        read["waited"] += waited_s
-        read["others"] += others_s
-
-    (time_s,) = clock.turn([clocks.Call(call)])
+def test_a_sample_whose_threads_lacked_a_core_is_dropped(monkeypatch, fake_time, waited_s, loopback, kept):
+    """Over loopback no sample is a time, and none is dropped."""
+    time = fake_time(clocks)
+    waits = iter([0.0, waited_s])
+    monkeypatch.setattr(clocks, "core_times_s", lambda: {1: CoreTimes(0.0, next(waits), frozenset({0}))})
+    (time_s,) = clock_of_one(loopback).turn([Call(lambda: time.sleep(1.0), is_long=True)])
     assert time_s == (pytest.approx(1.0, abs=1e-4) if kept else None)
 
 
@@ -141,8 +134,11 @@ def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
     assert counts == [6, 6]
 
 
-@pytest.mark.parametrize("waited_s", [ranks.waited_s, lambda: clocks.lost_to_others_s({}, clocks.core_times_s())])
-def test_a_thread_that_shares_its_core_is_seen_to_wait_for_it(waited_s):
+def waited_s() -> float:
+    return clocks.lost_to_others_s({}, clocks.core_times_s())
+
+
+def test_a_thread_that_shares_its_core_is_seen_to_wait_for_it():
     if waited_s() == 0.0:
         pytest.skip("Linux does not count here for how long a thread waits for a core")
     cores = os.sched_getaffinity(0)
