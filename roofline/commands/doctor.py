@@ -24,14 +24,6 @@ HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { re
 """What Triton asks of a compiler for each kernel that it loads: a module of C for Python."""
 
 
-class Finding(NamedTuple):
-    """The answer to a check, in words. Where something is lacking, so that the default run would not be whole, the
-    `remedy` is what that costs, and the way out of it."""
-
-    text: str
-    remedy: tuple[str, ...] = ()
-
-
 class Check(NamedTuple):
     """A row of `CHECKS`. `question` returns what is there, in words, or raises ValueError for what is lacking."""
 
@@ -54,23 +46,18 @@ def run(options) -> int:
 
 
 def is_lacking(check: Check) -> bool:
-    """Ask a question, and print the answer."""
-    finding = answer(check)
-    print(f"{'lacking' if finding.remedy else 'ok':<8} {check.subject:<12} {finding.text}")
-    for line in finding.remedy:
-        print(f"{'':<21} {line}")
-    return bool(finding.remedy)
-
-
-def answer(check: Check) -> Finding:
-    """Ask a question. What it raises is lacking."""
+    """Ask a question, and print the answer: what it raises is lacking, with what that costs and the way out of it."""
+    remedy: list[str] = []
     try:
-        return Finding(check.question())
+        text = check.question()
     except Exception as error:
         text = str(error) if isinstance(error, ValueError) else reason(error)
-    way_out = machine.way_out(text) or check.way_out
-    remedy = (check.costs, way_out) if way_out and way_out not in text else (check.costs,)
-    return Finding(text, remedy)
+        remedy = [check.costs, machine.way_out(text) or check.way_out]
+    print(f"{'lacking' if remedy else 'ok':<8} {check.subject:<12} {text}")
+    for line in remedy:
+        if line not in text:
+            print(f"{'':<21} {line}")
+    return bool(remedy)
 
 
 def packages() -> str:

@@ -79,22 +79,13 @@ def one_of(choices, word: str) -> str:
     return word
 
 
-def _folder(text: str) -> Path:
-    if not text:
-        raise ValueError("it has no value; give a folder")
-    return Path(text)
-
-
 def operation(text: str) -> str:
     """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
     stays as it is."""
     path = Path(text).expanduser().resolve()
-    if text in OPERATIONS:
-        return text
-    if not path.is_file() or path.suffix != ".py":
-        near = nearest(text, OPERATIONS) or "the operations are " + ", ".join(OPERATIONS)
-        raise ValueError(f"there is no such file of Python, from the folder you are in, and no such operation; {near}")
-    return contenders.anonymous(path)
+    if path.is_file() and path.suffix == ".py":
+        return contenders.anonymous(path)
+    return one_of([*OPERATIONS, "or a file of Python, from the folder you are in"], text)
 
 
 READERS: dict[str, Callable] = {
@@ -111,7 +102,7 @@ READERS: dict[str, Callable] = {
     "wires": lambda text: wires_of(Path(text)),
     "contender": contenders.parse,
     "operation": operation,
-    "folder": _folder,
+    "folder": Path,
 }
 """Kind of a value, as `options.toml` has it -> the function that reads it."""
 

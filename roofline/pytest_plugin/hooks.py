@@ -338,7 +338,12 @@ def ffn_session(request):
     """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    measuring.measure(state) if state.options.timed else stages.check(state)
+    if not state.options.timed:
+        stages.check(state)
+        return
+    measuring.measure(state)
+    if not state.end_reason:
+        stages.name_kernels(state)
 
 
 def runs_here(config) -> bool:
@@ -463,15 +468,7 @@ def _leave_ranks(state: Session, epochs: Epochs) -> None:
 
 def finish_run(session, state: Session) -> None:
     """Write the end of the run into its journal, and note what ended it early."""
-    why_cut_short = state.interrupted or str(session.shouldfail or session.shouldstop or "")
-    try:
-        if not (why_cut_short or state.end_reason):
-            stages.name_kernels(state)
-        state.finish(why_cut_short)
-    except KeyboardInterrupt as signal:
-        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
-        session.exitstatus = pytest.ExitCode.INTERRUPTED
-        state.finish(state.problems[-1])
+    state.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
     reason = state.end_reason
     # Every case may have its rounds of the first process, and none this reason.
     if reason and reason not in [outcome.reason for outcome in state.run.missing]:

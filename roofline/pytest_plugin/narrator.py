@@ -17,7 +17,7 @@ from roofline.supervise.signals import ways_on
 REDRAW = "python3 -m roofline report"
 
 LOGGED_S = 10.0
-"""Between two lines of progress in a log. A terminal rewrites the line each time."""
+"""Between two lines of progress."""
 
 ENDS = "outside of all contenders, this ends the run"
 
@@ -39,34 +39,22 @@ class Narrator:
         self._config = config
         self._state = state
         self._logged_s = 0.0
-        self._is_live = False
-        """Whether a line of progress stands where the next one goes."""
 
     def say(self, text: str) -> None:
         """Write `text` on a line of its own, now, wherever the terminal is piped to."""
-        self._write(text, live=False)
-
-    def progress(self, text: str) -> None:
-        """Say how far the run is: always on a terminal, which rewrites the line, now and then in a log, which keeps all
-        lines."""
-        now = time.monotonic()
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        live = bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
-        if live or now - self._logged_s >= LOGGED_S:
-            self._logged_s = now
-            self._write(text, live)
-
-    def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
             capture = self._config.pluginmanager.get_plugin("capturemanager")
             # A test may be running, whose output pytest keeps.
             with capture.global_and_fixture_disabled() if capture else nullcontext():
-                if self._is_live:  # overwritten
-                    reporter.rewrite("", erase=True)
-                    reporter.rewrite("")
-                reporter.write(text[: reporter._tw.fullwidth - 1]) if live else reporter.write_line(text)
+                reporter.write_line(text)
                 reporter.flush()
-            self._is_live = live
+
+    def progress(self, text: str) -> None:
+        """Say how far the run is, now and then."""
+        now = time.monotonic()
+        if now - self._logged_s >= LOGGED_S:
+            self._logged_s = now
+            self.say(text)
 
     def report(self, session) -> None:
         """Draw the report, unless that is left for later: of the run, or where its end could not be journalled, of what

@@ -88,7 +88,6 @@ TIMED = "--benchmark-only "
         (TIMED + "--ffn-decide=3", "'3' is no share between 0 and 100 %"),
         (TIMED + "--ffn-fail-slower", "without a margin; add --ffn-decide"),
         (TIMED + "--ffn-device=cdua", "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
-        (TIMED + "--ffn-resume=", "--ffn-resume '': it has no value"),
         (TIMED + "--ffn-resume=results", "results is no run folder"),
         (TIMED + "--ffn-steady=tests", "'tests' is not a whole number from 0 on"),
         (TIMED + "-n2", "tests side by side disturb one another; leave out -n"),

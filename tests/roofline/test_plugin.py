@@ -219,7 +219,7 @@ def test_the_summary_names_who_failed(run_project):
 def test_a_log_has_a_line_of_progress_every_ten_seconds(fake_time):
     clock, lines = fake_time(narrator), []
     clock.seconds = 100.0
-    reporter = SimpleNamespace(isatty=lambda: False, write_line=lines.append, flush=lambda: None)
+    reporter = SimpleNamespace(write_line=lines.append, flush=lambda: None)
     config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin={"terminalreporter": reporter}.get))
     made = narrator.Narrator(config, SimpleNamespace())
     for text in "first", "too soon", "third":

@@ -107,7 +107,8 @@ def test_a_file_that_reads_a_command_line_at_its_head_is_not_given_pytests(run, 
 def test_a_file_that_is_not_there_is_told_in_a_line(run):
     code, text = run("--ffn-operations=norm_matmull.py")
     assert code == 2
-    assert "--ffn-operations 'norm_matmull.py': there is no such file of Python" in text
+    assert "--ffn-operations 'norm_matmull.py': it is one of matmul, " in text
+    assert "or a file of Python, from the folder you are in" in text
     assert len(text.splitlines()) == 1
 
 
