@@ -17,7 +17,7 @@ from roofline.report.write import write
 
 NAME = "<script>alert('x')</script>|`a`$\\frac{$"
 """Of a contender, and of the run."""
-FIGURES = {"memory_roofline", *NAMES}
+FIGURES = {"memory_roofline", "speedup", *NAMES}
 
 
 @pytest.fixture(scope="module")

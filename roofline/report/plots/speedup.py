@@ -53,7 +53,7 @@ def _placed(frame: DataFrame) -> DataFrame:
     """The rows with a ratio, each in its panel."""
     rows = compared(frame[frame["analysis"] == "throughput"].dropna(subset="m"))
     rows = rows[rows["contender"] != rows["baseline"] + AGAIN]
-    panel = rows.apply(shape_text, axis=1) + ", " + rows["dtype"]
+    panel = [f"{shape_text(row)}, {row['dtype']}" for _, row in rows.iterrows()]
     return rows.assign(panel=panel, ratio=rows["ratio_to_baseline"].astype(float))
 
 

@@ -71,7 +71,7 @@ def looks(names: Sequence[str]) -> dict[str, dict]:
 
 def legend(figure) -> None:
     """A legend under the figure of what its axes show, each thing once."""
-    handles = {}
+    handles: dict = {}
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
             handles.setdefault(handle.get_label(), handle)
