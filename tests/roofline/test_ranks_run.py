@@ -47,6 +47,12 @@ def made_up(folder, **ranks):
     return load(save(folder, [HERE | {"ranks": RANKS | ranks}, *lines]))
 
 
+def test_an_interface_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
+    with pytest.raises(RuntimeError, match="GLOO_SOCKET_IFNAME=eth9: "):
+        _ = ranks.Ranks(HashStore(), 0, 1).group
+
+
 @pytest.mark.parametrize(("gather", "note"), [("nccl_all_gather", "serial by NCCL's all-gather"), ("gloo", "")])
 def test_records_have_the_spread_over_ranks_and_name_another_gather_than_the_links(tmp_path, gather, note):
     run = made_up(tmp_path)
