@@ -58,26 +58,21 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     """The fastest library of those that ran on every shape of a matmul that one of ours, or of the user's, did; how
     many shapes; and the mean of the fastest of ours over it. None without such a library, or one of ours."""
     cases = frame[(frame["op"] == "matmul") & (frame["contender"] != frame["baseline"] + AGAIN)]
-    is_baseline = cases["contender"] == cases["baseline"]
-    cases = cases.assign(ratio=cases["ratio_to_baseline"].mask(is_baseline, 1.0)).dropna(subset="ratio")
-    cases = cases.sort_values("ratio", ascending=False, kind="stable")
-    names = {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
-    is_library = cases["contender"].isin({*names, *cases["baseline"], NUMPY})
-    ours = cases[~is_library].drop_duplicates("shape").sort_values("shape")
-    libraries = {}
-    for name, rows in cases[is_library & cases["shape"].isin(ours["shape"])].groupby("contender"):
-        if len(rows) == len(ours):
-            libraries[name] = rows.sort_values("shape")
-    for tuned in libraries.keys() & GUESSES:
-        libraries.pop(GUESSES[tuned], None)
-    if not libraries:
+    libraries = {NUMPY, *cases["baseline"]}
+    libraries |= {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
+    speeds = cases.pivot(index="shape", columns="contender", values="time_s").rdiv(1.0)
+    ours = speeds.drop(columns=libraries, errors="ignore").dropna(how="all")
+    others = speeds.loc[ours.index, speeds.columns.isin(libraries)].dropna(axis="columns")
+    others = others.drop(columns=[guess for tuned, guess in GUESSES.items() if tuned in others], errors="ignore")
+    if ours.empty or others.empty:
         return None
-    fastest = max(libraries, key=lambda name: geometric_mean(libraries[name]["ratio"]))
     ratios = []
-    for (shape, contender), (_, library) in zip(_cases(run, ours), _cases(run, libraries[fastest]), strict=True):
-        of_library = shape.ratios(library)
-        ratios.append({index: ratio / of_library[index] for index, ratio in shape.ratios(contender).items()})
-    values = ours["ratio"].to_numpy() / libraries[fastest]["ratio"].to_numpy()
+    fastest = others.agg(geometric_mean).idxmax()
+    for shape_id, name in ours.idxmax(axis="columns").items():
+        shape = run.shapes[shape_id]
+        of_library = shape.ratios(fastest)
+        ratios.append({index: ratio / of_library[index] for index, ratio in shape.ratios(name).items()})
+    values = [geometric_mean(of_shape.values()) for of_shape in ratios]
     return fastest, len(ours), _mean(values, ratios)
 
 
