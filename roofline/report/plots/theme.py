@@ -14,6 +14,7 @@ DARK = "#222222"
 GREY = "#777777"
 BARS = {"ls": "none", "ecolor": DARK, "elinewidth": 0.9, "capsize": 2, "zorder": 4}
 """The look of error bars."""
+POINTS = {"markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6}
 PLACES = 60
 """So many upright names stand beside one another."""
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
@@ -87,12 +88,6 @@ def interval(frame, name: str) -> list:
     below = frame[name] - frame[f"{name}_low"]
     above = frame[f"{name}_high"] - frame[name]
     return [below.clip(lower=0), above.clip(lower=0)]
-
-
-def points(axes, xs, ys, look: dict, **errors) -> None:
-    """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
-    look = BARS | {"markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6} | look
-    axes.errorbar(xs, ys, **errors, **look)
 
 
 def plain_numbers(axes) -> None:
