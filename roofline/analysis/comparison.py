@@ -12,13 +12,12 @@ the processes' means. `changes` says how far a case changed, `verdicts` how that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from roofline.analysis.changes import Sides, change_of_runs, values_of
+from roofline.analysis.changes import change_of_runs, values_of
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import HIDDEN, MARGIN, SLOWER, SPEED, UNDECIDED, Change, verdicts
 from roofline.store.conditions import NUMBERS, differences
@@ -29,6 +28,10 @@ SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ, or it is void."""
+
+
+Measured = list[tuple[Run, dict]]
+"""(run, record) of those that measured a case."""
 
 
 class CaseChange(NamedTuple):
@@ -77,30 +80,39 @@ class Comparison:
         return int(strict and (is_missing or self.count(UNDECIDED) > 0))
 
 
-class CaseOfRun(NamedTuple):
-    """A case as one run measured it, which goes by `name`."""
-
-    name: str
-    run: Run
-    record: dict
-
-
-@dataclass(frozen=True)
 class Pair:
-    """A case, as the runs of BASE and those of NEW measured it."""
+    """A case, as the runs of BASE and those of NEW measured it: `sides` are (run, record) of each. Raises ValueError
+    where they have no baseline in common."""
 
-    case: str
-    sides: tuple[list[CaseOfRun], list[CaseOfRun]]
+    def __init__(self, case: str, sides: tuple[Measured, Measured]):
+        self.case = case
+        self.sides = sides
+        baseline, *others = dict.fromkeys(self.all_of("baseline"))
+        if others:
+            raise ValueError(f"{case}: the runs have no baseline in common to measure it by; take runs of one")
+        self.contender = self.all_of("contender")[0]
+        self.is_of_baseline = self.contender == baseline
+        self.is_void = any(self.all_of("link_off_pace"))
+        self.judged_by = SPEED if None in self.all_of("hidden_fraction") else HIDDEN
+        base, new = self.wires = self.means(REQUESTED)
+        """The bytes/s that the wire was asked for on each side; None without a wire."""
+        self.on_one_wire = not (base and new) or max(base, new) / min(base, new) - 1 <= SAME_WIRE
+        self.values = []
+        """Those of each run, by sides."""
+        for side in sides:
+            self.values.append([values_of(run, record, self.judged_by) for run, record in side])
+        self.telling = [list(filter(None, side)) for side in self.values]
+        """The values of the runs that say something."""
 
     def all_of(self, field: str) -> list:
         """The values of a field in all runs' records."""
-        return [of_run.record.get(field) for of_run in chain(*self.sides)]
+        return [record.get(field) for _, record in chain(*self.sides)]
 
     def means(self, field: str) -> list[float | None]:
         """The geometric mean of a field on each side; None where a run lacks it."""
         means = []
         for side in self.sides:
-            values = [of_run.record.get(field) for of_run in side]
+            values = [record.get(field) for _, record in side]
             means.append(None if None in values else geometric_mean(values))
         return means
 
@@ -108,45 +120,6 @@ class Pair:
         """NEW's over BASE's, by a field of time, over wires that are alike; None where a run lacks it."""
         base_s, new_s = self.means(field)
         return base_s / new_s if base_s and new_s and self.on_one_wire else None
-
-    @cached_property
-    def wires(self) -> list[float | None]:
-        """The bytes/s that the wire was asked for on each side; None without a wire."""
-        return self.means(REQUESTED)
-
-    @property
-    def on_one_wire(self) -> bool:
-        base, new = self.wires
-        return not (base and new) or max(base, new) / min(base, new) - 1 <= SAME_WIRE
-
-    @property
-    def is_void(self) -> bool:
-        return any(self.all_of("link_off_pace"))
-
-    @property
-    def is_of_baseline(self) -> bool:
-        return self.contender == self.all_of("baseline")[0]
-
-    @property
-    def contender(self) -> str:
-        return self.all_of("contender")[0]
-
-    @cached_property
-    def judged_by(self) -> str:
-        return SPEED if None in self.all_of("hidden_fraction") else HIDDEN
-
-    @cached_property
-    def values(self) -> Sides:
-        """The values of each run."""
-        sides = []
-        for side in self.sides:
-            sides.append([values_of(run, record, self.judged_by) for _, run, record in side])
-        return sides
-
-    @property
-    def telling(self) -> Sides:
-        """The `values` of the runs that say something."""
-        return [list(filter(None, side)) for side in self.values]
 
     def problem(self) -> tuple[str, str]:
         """Where it is missing, and why it cannot be compared in all runs; empty where it can. Times over wires that
@@ -178,10 +151,11 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for a side of one quick run, where the baseline is not the same, and where no case can be compared."""
     changed = _differences(base, new, allow)
-    sides = named_runs("BASE", base), named_runs("NEW", new)
-    runs = sides[0] | sides[1]
-    all_pairs = _all_pairs(sides)
-    pairs = _in_common(all_pairs)
+    runs = named_runs("BASE", base) | named_runs("NEW", new)
+    measured = _measured(base, new)
+    pairs = [Pair(case, sides) for case, sides in measured.items() if all(sides)]
+    if not pairs:
+        raise ValueError("the two sides have no case in common: nothing can be compared")
     judged = []
     missing = []
     for pair in pairs:
@@ -197,7 +171,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
         means=_means(judged, len(runs)),
         cases=_cases(judged),
-        missing=missing + _missing(runs, all_pairs),
+        missing=missing + _missing(runs, measured),
         baseline_speed=_baseline_speed(pairs),
     )
 
@@ -253,28 +227,14 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
     return changed
 
 
-def _all_pairs(sides: Sequence[dict[str, Run]]) -> list[Pair]:
-    """Every case that some run measured."""
-    pairs: dict[str, Pair] = {}
+def _measured(*sides: Sequence[Run]) -> dict[str, tuple[Measured, Measured]]:
+    """{case: (run, record) of those of BASE that measured it, and of those of NEW}."""
+    measured: dict[str, tuple[Measured, Measured]] = {}
     for side, runs in enumerate(sides):
-        for name, run in runs.items():
+        for run in runs:
             for record in records_of(run):
-                case = record["case"]
-                pair = pairs.setdefault(case, Pair(case, ([], [])))
-                pair.sides[side].append(CaseOfRun(name, run, record))
-    return list(pairs.values())
-
-
-def _in_common(pairs: list[Pair]) -> list[Pair]:
-    """The cases that both sides have. Raises ValueError where there is none, and where a case has no baseline in
-    common."""
-    both = [pair for pair in pairs if all(pair.sides)]
-    for pair in both:
-        if len(set(pair.all_of("baseline"))) > 1:
-            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
-    if not both:
-        raise ValueError("the two sides have no case in common: nothing can be compared")
-    return both
+                measured.setdefault(record["case"], ([], []))[side].append((run, record))
+    return measured
 
 
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
@@ -284,16 +244,17 @@ def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     return {f"{side} {number}": run for number, run in enumerate(runs, 1)}
 
 
-def _missing(runs: dict[str, Run], pairs: list[Pair]) -> list[Missing]:
+def _missing(runs: dict[str, Run], cases: Iterable[str]) -> list[Missing]:
     """The cases that some run measured and others did not."""
     lacking = []
     for name, run in runs.items():
         reasons = {}
         for outcome in run.missing:
             reasons[outcome.case] = f"{outcome.outcome.replace('_', ' ')}: {outcome.reason}"
-        for pair in pairs:
-            if name not in [of_run.name for of_run in chain(*pair.sides)]:
-                lacking.append(((pair.case, reasons.get(pair.case, "not asked for")), name))
+        measured = {record["case"] for record in records_of(run)}
+        for case in cases:
+            if case not in measured:
+                lacking.append(((case, reasons.get(case, "not asked for")), name))
     missing = []
     for (case, reason), names in grouped(lacking).items():
         missing.append(Missing(case, ", ".join(names), reason))

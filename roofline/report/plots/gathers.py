@@ -18,7 +18,7 @@ def prepared(frame):
 
     `over`: an arm's time over `ideal_s`. `share`: T_gemm over an arm's time. Both have an interval, `_low` and `_high`:
     that of `of_roof`, or where there is none, as over a fabric of its own, of the time. `name`: what tells the shape
-    from others of its operation.
+    from others of its operation. `look`: colour and marker of the arm.
     """
     cases = frame[frame["analysis"] == "overlap"]
     is_left_out = cases["ideal_s"].isna() | cases["link_off_pace"].notna()
@@ -32,7 +32,7 @@ def prepared(frame):
         cases[f"share{end}"] = of_ideal * cases["ratio"].clip(upper=1)
     for _, rows in cases.groupby("op"):
         cases.loc[rows.index, "name"] = _names(rows[[*WORDS]])
-    return cases
+    return cases.assign(look=cases["contender"].map(styles(cases["contender"])))
 
 
 def _names(fields):
@@ -63,7 +63,7 @@ def panels(cases, finding: str, heights_in, **shared) -> tuple:
 
 
 def styles(arms) -> dict[str, dict]:
-    """{arm: how its points are drawn} of `ARMS`, and of those of `arms` that are not there.
+    """{arm: colour and marker} of `ARMS`, and of those of `arms` that are not there.
 
     The colour-blind can tell the colours apart. Serial is grey: it is what the others are measured against.
     """
@@ -72,6 +72,17 @@ def styles(arms) -> dict[str, dict]:
         look = dict(zip(("color", "marker"), arm.look, strict=True))
         looks |= {name: look, name + PERSISTENT: look | PERSISTENT_LOOK}
     return looks | theme.looks([arm for arm in arms.unique() if arm not in looks])
+
+
+def points(axes, rows, x: str, y: str, measured: str) -> None:
+    """The points of each arm, with the intervals of the one that is `measured`."""
+    for arm, of_arm in rows.groupby("contender", sort=False):
+        label = arm
+        if of_arm["own_fabric"].any():
+            label += f", over {of_arm['link'].iloc[0]}"
+        errors = {"xerr" if measured == x else "yerr": theme.interval(of_arm, measured)}
+        look = theme.BARS | theme.POINTS | of_arm["look"].iloc[0]
+        axes.errorbar(of_arm[x], of_arm[y], **errors, **look, label=label)
 
 
 def link_text(rows) -> str:

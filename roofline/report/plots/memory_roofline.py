@@ -70,17 +70,9 @@ def finding(cases) -> str:
 
 
 def _roofs(axes, rows, roofs: dict[str, Roof]) -> None:
-    """Limits that hold all points and roofs, the roofs, and fractions of the measured one."""
-    xs = [*rows["x"]]
-    ys = [*rows["y"]]
-    for roof in roofs.values():
-        xs += [roof.ridge / 8, 2 * roof.ridge]
-        ys.append(roof.flops)
-    left, right = min(xs) / 1.6, max(xs) * 3.5
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(ys) / 3, max(ys) * 2.2))
-    theme.plain_numbers(axes)
+    """The roofs over all points and around their ridge, and fractions of the measured one."""
     for name, roof in roofs.items():
-        xs = [left, roof.ridge, right]
+        xs = sorted([*rows["x"], roof.ridge / 8, roof.ridge, 2 * roof.ridge])
         ys = [roof.at(x) for x in xs]
         rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
         axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
@@ -94,10 +86,13 @@ def _points(axes, rows, looks: dict) -> None:
     """Points with their intervals, and in the legend how many cases had their clock held down."""
     import seaborn
 
+    axes.set(xscale="log", yscale="log")
+    axes.margins(0.08, 0.15)
     axes.errorbar(rows["x"], rows["y"], theme.interval(rows, "y"), **theme.BARS)
     of_points = {"s": 42, "edgecolor": DARK, "linewidth": 0.6, "zorder": 4}
     seaborn.scatterplot(rows, x="x", y="y", hue="contender", style="weights", ax=axes, **looks, **of_points)
     theme.name_points(axes, rows.assign(name="M " + rows["m"].astype("string")).dropna(subset="m"), "x", "y_low", "top")
+    theme.plain_numbers(axes)
     axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="")
     axes.yaxis.set_major_formatter(lambda flops, place: flops_text(flops))
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"

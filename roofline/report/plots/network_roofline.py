@@ -29,10 +29,9 @@ def network_roofline(frame):
     heights_in = [PANEL_IN] * cases["op"].nunique()
     figure, panels = gathers.panels(cases, _finding(cases), heights_in, sharex=True, sharey=True)
     _scales(figure.axes, cases)
-    looks = gathers.styles(cases["contender"])
     for axes, rows in panels:
         _bounds(axes)
-        _points(axes, rows, looks)
+        _points(axes, rows)
     theme.legend(figure)
     return figure
 
@@ -82,12 +81,11 @@ def _bounds(axes) -> None:
     axes.set_ylabel("share of the lone\nmatmul's speed")
 
 
-def _points(axes, rows, looks: dict) -> None:
+def _points(axes, rows) -> None:
     """The arms of each shape, a little apart, on a line from the slowest to its name on the roof."""
-    rows = rows.assign(roof=rows["ratio"].clip(upper=1))
+    rank, _ = rows["contender"].factorize()
+    rows = rows.assign(roof=rows["ratio"].clip(upper=1), x=rows["ratio"] * ASIDE**rank)
     shapes = rows.groupby("shape").agg({"ratio": "first", "share": "min", "roof": "first"})
     axes.vlines(*shapes.to_numpy().T, GREY, linewidth=0.9, zorder=1)
     theme.name_points(axes, rows, "ratio", "roof", "bottom")
-    for rank, (arm, of_arm) in enumerate(rows.groupby("contender", sort=False)):
-        ends = theme.interval(of_arm, "share")
-        theme.points(axes, of_arm["ratio"] * ASIDE**rank, of_arm["share"], looks[arm], label=arm, yerr=ends)
+    gathers.points(axes, rows, "x", "share", "share")

@@ -9,7 +9,6 @@ import numpy as np
 from roofline.analysis.overlap import overlapping
 from roofline.report.plots import gathers, theme
 from roofline.report.plots.theme import DARK, GREY
-from roofline.theory.arms import is_serial
 
 BAND = "#dddddd"
 ARM_IN = 0.1
@@ -30,9 +29,8 @@ def overlap(frame):
     heights_in = ARM_IN * (of_ops.size() + GAP * of_ops.nunique() + AROUND)
     finding = "What each arm still pays of the shorter of matmul and wire"
     figure, panels = gathers.panels(cases, finding, heights_in, sharex=True)
-    looks = gathers.styles(cases["contender"])
     for axes, rows in panels:
-        _draw(axes, rows.sort_values(["ratio", "shape"]), looks)
+        _draw(axes, rows.sort_values(["ratio", "shape"]))
     last = figure.axes[-1]
     last.set_xlabel(
         "time over the longer of T_gemm and T_comm\nat 1 an arm pays that alone, where the band ends both in turn"
@@ -43,42 +41,32 @@ def overlap(frame):
     return figure
 
 
-def _draw(axes, rows, looks: dict) -> None:
+def _draw(axes, rows) -> None:
     """The shapes of an operation, from that of the least T_gemm / T_comm down, and the arms of each below another."""
     shape, _ = rows["shape"].factorize()
     rows = rows.assign(y=np.arange(len(rows)) + GAP * shape)
     words = {}
     for _, arms in rows.groupby("shape", sort=False):
-        words[arms["y"].mean()] = _draw_shape(axes, arms, looks)
+        words[arms["y"].mean()] = _draw_shape(axes, arms)
     theme.name_rows(axes, words)
     axes.axvline(1, color=DARK, linewidth=2)
     axes.set(ylim=(rows["y"].max() + GAP, -GAP))
     axes.use_sticky_edges = False
-    for arm, of_arm in rows.groupby("contender", sort=False):
-        _points(axes, arm, of_arm, looks[arm])
+    gathers.points(axes, rows, "over", "y", "over")
+    for arm in overlapping(rows).itertuples():
+        axes.plot(arm.t_own_ideal_s / arm.ideal_s, arm.y, color=arm.look["color"], zorder=3, **OWN_IDEAL)
 
 
-def _draw_shape(axes, arms, looks: dict) -> str:
+def _draw_shape(axes, arms) -> str:
     """The band of one shape, and right of it who hides the most; returns the words to the left."""
     first = arms.iloc[0]
     y = arms["y"].mean()
     both = (first["t_gemm_s"] + first["t_comm_s"]) / first["ideal_s"]
     axes.barh(y, both - 1, len(arms) + 0.5, left=1, color=BAND)
-    hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()
-    if len(hidden):
-        best = hidden.idxmax()
-        text = f"{best} hides {100 * hidden[best]:.0f} %"
-        look = {"color": looks[best]["color"], "weight": "bold", "fontsize": 9, "va": "center"}
+    hiding = overlapping(arms).dropna(subset="hidden_fraction")
+    if len(hiding):
+        best = hiding.loc[hiding["hidden_fraction"].idxmax()]
+        text = f"{best['contender']} hides {100 * best['hidden_fraction']:.0f} %"
+        look = {"color": best["look"]["color"], "weight": "bold", "fontsize": 9, "va": "center"}
         axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), **look)
     return f"{first['name']}, T_gemm / T_comm {first['ratio']:.2f}"
-
-
-def _points(axes, arm: str, rows, look: dict) -> None:
-    """Times of one arm with their intervals, and ticks at its own ideals."""
-    label = arm
-    if rows["own_fabric"].any():
-        label += f", over {rows['link'].iloc[0]}"
-    theme.points(axes, rows["over"], rows["y"], look, label=label, xerr=theme.interval(rows, "over"))
-    if not is_serial(arm):
-        ideals = rows["t_own_ideal_s"] / rows["ideal_s"]
-        axes.plot(ideals, rows["y"], color=look["color"], zorder=3, **OWN_IDEAL)

@@ -15,6 +15,7 @@ DARK = "#222222"
 GREY = "#777777"
 BARS = {"ls": "none", "ecolor": DARK, "elinewidth": 0.9, "capsize": 2, "zorder": 4}
 """The look of error bars."""
+POINTS = {"markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6}
 LETTERS = 15
 """So many of the words of a run stand on an inch."""
 PLACES = 60
@@ -91,12 +92,6 @@ def interval(frame, name: str) -> list:
     below = frame[name] - frame[f"{name}_low"]
     above = frame[f"{name}_high"] - frame[name]
     return [below.clip(lower=0), above.clip(lower=0)]
-
-
-def points(axes, xs, ys, look: dict, **errors) -> None:
-    """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
-    look = BARS | {"markersize": 6.5, "markeredgecolor": DARK, "markeredgewidth": 0.6} | look
-    axes.errorbar(xs, ys, **errors, **look)
 
 
 def plain_numbers(axes) -> None:
