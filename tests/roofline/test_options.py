@@ -187,7 +187,7 @@ def test_code_is_named_again_for_a_resumed_run(name, given, tmp_path):
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
         ({"shapes": "/nowhere/none.csv"}, "No such file or directory"),
         ({"layers": "qkv"}, "--ffn-layers: xxl/16 has no layer qkv, but up, down"),
-        ({"layers": "gate_up", "model": "gpt-3"}, "choose a model of llama-3-405b, llama-3-70b"),
+        ({"layers": "gate_up", "model": "gpt-3"}, "gpt-3 has no layer gate_up, but up, down, qkv, o"),
         ({"layers": "shape"}, "--ffn-layers 'shape': it is one of up, down, gate_up, qkv, o"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],
