@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from roofline.operations.contenders import Contender, Planner, loaded
 from roofline.operations.shown import Shown
-from roofline.store.outcome import left_out
+from roofline.store.outcome import FAILED, Outcome
 from roofline.theory.data import tables_of
 from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE, Work
@@ -239,5 +239,6 @@ class Runners:
         prepared.analysis = operation.analysis
         for name in names:
             if name not in prepared.entrants and name not in prepared.rejected:
-                prepared.reject(name, left_out(name), is_sure=True)
+                outcome = Outcome(FAILED, f"{name}: its runner left it out, and did not say why")
+                prepared.reject(name, outcome, is_sure=True)
         return prepared

@@ -34,9 +34,6 @@ LEAST_TOKENS = 1024
 BALANCE = "balance"
 """A link with the exercise's balance, scaled to model and dtype. `cases_of` replaces it."""
 
-CHOSEN_BY = {"m": "--ffn-tokens", "n": "--ffn-tp", "k": "--ffn-model"}
-"""Size of a matmul -> the option that sets it."""
-
 OFF_PACE = 0.05
 """A link may miss its requested bandwidth by this fraction. If it misses by more, the case is void."""
 
@@ -64,10 +61,8 @@ class Gathering(Matmul):
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
         if (size := getattr(self, self.sharded)) % self.ranks:
-            raise ValueError(
-                f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them: choose another "
-                f"{CHOSEN_BY[self.sharded]}, or --ffn-ranks"
-            )
+            problem = f"ranks={self.ranks} does not divide {self.sharded}={size}, which {self.op} shards over them"
+            raise ValueError(f"{problem}: choose another --ffn-ranks, or other sizes")
 
     @property
     def gathered_bytes(self) -> int:

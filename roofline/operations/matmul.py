@@ -6,7 +6,6 @@ from itertools import product
 from typing import ClassVar
 
 from roofline.operations.base import Case, Names, Operation, register
-from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, SCALE_BLOCK, SCALE_BYTES, Work
 
@@ -34,9 +33,8 @@ def sides(model: str, layer: str) -> tuple[int, int]:
     layers = parse_model(model).layers
     layer = SIZED_AS.get(layer, layer)
     if layer not in layers:
-        able = ", ".join(name for name, other in MODELS.items() if layer in other.layers)
         problem = f"{model} has no layer {layer}, but {', '.join(layers)}"
-        raise ValueError(f"{problem} (heads stay whole): choose a model of {able}, or other layers")
+        raise ValueError(f"{problem} (heads stay whole): choose another model, or other layers")
     return layers[layer]
 
 

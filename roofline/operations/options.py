@@ -271,9 +271,7 @@ def resumed(given: dict, metadata: dict, folder: Path) -> Options:
 
     Raises ValueError where these are not given again, and where others are given too.
     """
-    if not metadata.get("cases") or "options" not in metadata:
-        raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    planned = options_of(metadata["options"])
+    planned = options_of(metadata.get("options", {}))
     code = " ".join(code_of(planned))
     others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
     if others:

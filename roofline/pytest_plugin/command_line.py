@@ -7,11 +7,9 @@ from pathlib import Path
 from roofline import operations
 from roofline.host.machine import choose_device, refuse_tf32
 from roofline.operations import options as ffn_options
-from roofline.report.tables import named
 from roofline.store import journal
 from roofline.supervise.epochs import Epochs, identity
 from roofline.supervise.session import Session
-from roofline.theory import wires
 
 
 def session_of(config, ranks: Epochs | None) -> Session:
@@ -71,8 +69,6 @@ def refuse_selection(options: ffn_options.Options, runners: operations.Runners, 
         _operations(options, runners)
     if runners.planners and (options.contenders or options.baseline):
         _contenders(options, runners)
-    if options.timed:
-        _wires_of(options, cases)
 
 
 def _operations(options: ffn_options.Options, runners: operations.Runners) -> None:
@@ -83,18 +79,6 @@ def _operations(options: ffn_options.Options, runners: operations.Runners) -> No
             reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
         if reason:
             raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
-
-
-def _wires_of(options: ffn_options.Options, cases: list) -> None:
-    """Refuse wires of another run that lacks some of those that are made for the machine's pace."""
-    lacking = []
-    for case in cases if options.wires_of else ():
-        is_made = hasattr(case, "wire") and wires.parse(case.wire).kind not in (*wires.LINKS, "fixed")
-        if is_made and case.id not in dict(options.wires_of):
-            lacking.append(case.id)
-    if lacking:
-        way_out = "select the cases that it has (-k), or leave the option out"
-        raise ValueError(f"--ffn-wires-of: that run has no wire of {named(lacking)}; {way_out}")
 
 
 def _contenders(options: ffn_options.Options, runners: operations.Runners) -> None:

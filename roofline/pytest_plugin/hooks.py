@@ -241,7 +241,7 @@ def _is_selected(item, state: Session) -> bool:
                 "fixture; make ffn_benchmark an argument of the test"
             )
         return False
-    return not state.resumed or "-".join(case or ()) in state.resumed.metadata["cases"]
+    return not state.resumed or "-".join(case or ()) in state.resumed.metadata.get("cases", ())
 
 
 def _case(item) -> tuple[str, str] | None:

@@ -136,19 +136,6 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def _texts(path: Path) -> Iterator[str]:
-    """Yield whole lines of a journal. Raises ValueError where it is no text."""
-    try:
-        with OPENERS[path.name](path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):  # else a kill cut it off while it was written
-                    yield line[:-1].removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
-    except (EOFError, lzma.LZMAError):
-        raise ValueError(f"{path} is no journal: it is damaged, or not packed as its name says") from None
-
-
 def load(folder: Path, kind: type[Run] = Run) -> Run:
     """The run in `folder`, as a `kind`. A last line that was cut off is ignored. Raises ValueError if it is no journal
     of ours, or the folder holds a link, by which what is written there would leave it."""
@@ -184,14 +171,23 @@ def _path_of(folder: Path) -> Path:
 
 
 def _summed(path: Path) -> Iterator[str]:
-    """Yield the lines of a journal without their sums. Raises ValueError where these do not agree."""
+    """Yield the whole lines of a journal without their sums. Raises ValueError where it is no text, or its sums do not
+    agree."""
     total = None
-    for number, text in enumerate(_texts(path), 1):
-        try:
-            text, total = _checked(text, total)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number} {error}") from None
-        yield text
+    number = 0
+    try:
+        with OPENERS[path.name](path, "rb") as file:
+            for line in file:
+                number += 1
+                if line.endswith(b"\n"):  # else a kill cut it off while it was written
+                    text, total = _checked(line[:-1].removesuffix(b"\r").decode(), total)
+                    yield text
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path}:{number} {error}") from None
+    except (EOFError, lzma.LZMAError):
+        raise ValueError(f"{path} is no journal: it is damaged, or not packed as its name says") from None
 
 
 def _checked(text: str, total: int | None) -> tuple[str, int | None]:

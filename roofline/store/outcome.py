@@ -20,8 +20,3 @@ class Outcome:
     def entry(self) -> dict[str, str]:
         """Its entry in the journal and in the JSON."""
         return {"case": self.case, "outcome": self.outcome, "reason": self.reason}
-
-
-def left_out(name: str) -> Outcome:
-    """The outcome of a contender of which its runner says nothing."""
-    return Outcome(FAILED, f"{name}: its runner left it out, and did not say why")

@@ -45,16 +45,16 @@ def test_bad_ids_are_named(text, expected):
     assert expected in str(error.value)
 
 
-DIVISORS = [  # operation, tokens, the option that the size is of
-    (MatmulReduceScatter, "down", 1, "the 1 that", "--ffn-tokens"),
-    (AllGatherMatmul, "up", 16, "the 100 that", "--ffn-model"),
-    (WeightPrefetch, "up", 16, "the 300 that", "--ffn-tp"),
+DIVISORS = [
+    (MatmulReduceScatter, "down", 1, "m=1,"),
+    (AllGatherMatmul, "up", 16, "k=100,"),
+    (WeightPrefetch, "up", 16, "n=300,"),
 ]
 
 
-@pytest.mark.parametrize(("case", "layer", "m", "size", "option"), DIVISORS)
-def test_a_number_of_ranks_that_does_not_divide_names_the_option(case, layer, m, size, option):
-    with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another {option}, or --ffn-ranks"):
+@pytest.mark.parametrize(("case", "layer", "m", "size"), DIVISORS)
+def test_a_number_of_ranks_that_does_not_divide_is_named_with_the_size(case, layer, m, size):
+    with pytest.raises(ValueError, match=f"ranks=8 does not divide {size} .* choose another --ffn-ranks, or other siz"):
         case("100x300", layer, 1, m, "fp32", 8, "ridge")
 
 

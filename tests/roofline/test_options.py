@@ -11,7 +11,6 @@ from chosen_options import options
 
 import roofline_pytest
 from conftest import ROOT
-from roofline import operations
 from roofline.commands.cli import main
 from roofline.host.arguments import BENCH
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
@@ -29,7 +28,6 @@ from roofline.operations.options import (
     way_on,
 )  # fmt: skip
 from roofline.protocol.messages import Step
-from roofline.pytest_plugin.command_line import refuse_selection
 from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
 
@@ -178,15 +176,6 @@ def test_code_is_named_again_for_a_resumed_run(name, given, tmp_path):
     assert (again.users, again.operations) == (chosen.users, chosen.operations)
 
 
-def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
-    chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
-    made, fixed = gathers(chosen)
-    pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
-    refuse_selection(pinned, operations.Runners(pinned), [made, fixed])
-    with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
-        refuse_selection(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed])
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -198,7 +187,7 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
         ({"shapes": "/nowhere/none.csv"}, "No such file or directory"),
         ({"layers": "qkv"}, "--ffn-layers: xxl/16 has no layer qkv, but up, down"),
-        ({"layers": "gate_up", "model": "gpt-3"}, "choose a model of llama-3-405b, llama-3-70b"),
+        ({"layers": "gate_up", "model": "gpt-3"}, "gpt-3 has no layer gate_up, but up, down, qkv, o"),
         ({"layers": "shape"}, "--ffn-layers 'shape': it is one of up, down, gate_up, qkv, o"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],
