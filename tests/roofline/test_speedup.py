@@ -81,7 +81,7 @@ def test_a_line_a_contender_says_how_fast_it_is_over_m(loaded):
     assert above.get_title("left") == "up tp1, bf16"
     assert [text.get_text() for text in below.get_xticklabels()] == ["1", "16", "8192"]
     title = figure.get_suptitle().strip()
-    assert title == "The fastest beside cublas beats it on 1 of 3 shapes; least 0.800: up tp1, bf16, M 8192"
+    assert title == "The fastest beats cublas on 1 of 3 shapes; least 0.800, up tp1, M 8192"
     shares = rows[rows["contender"].eq("tiled")].sort_values("m")["of_roof"]
     assert [*below.get_lines()[0].get_ydata()] == pytest.approx([*100 * shares])
 

@@ -36,7 +36,7 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
         return None
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure = theme.new(4.4 * columns, 3.9 * lines + 0.9, frame, finding(rows[rows["run"] == 0]))
+    figure = theme.new(3.7 * columns, 3.6 * lines + 1.2, frame, finding(rows[rows["run"] == 0]))
     ratios = {"height_ratios": [5, 2] * lines}
     grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
     looks = theme.looks(rows["contender"].unique())
@@ -45,7 +45,7 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
         _draw(above, below, panel, looks, [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs])
     for axes in grid.flat[2 * columns * (lines - 1) :]:
         axes.set_visible(bool(axes.lines))
-    theme.legend(figure)
+    theme.legend(figure, columns=3)
     return figure
 
 
@@ -63,8 +63,8 @@ def finding(rows: DataFrame) -> str:
     best = (rows if rivals.empty else rivals).sort_values("ratio").drop_duplicates("shape", keep="last")
     least = best.iloc[0]
     wins = (best["ratio"] > 1).sum()
-    text = f"The fastest beside {least['baseline']} beats it on {wins} of {len(best)} shapes"
-    return f"{text}; least {small_text(least['ratio'])}: {least['panel']}, M {least['m']:g}"
+    text = f"The fastest beats {least['baseline']} on {wins} of {len(best)} shapes"
+    return f"{text}; least {small_text(least['ratio'])}, {shape_text(least)}, M {least['m']:g}"
 
 
 def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list[str]) -> None:
@@ -76,7 +76,7 @@ def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list
         rows = rows.sort_values("m")
         look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run] or looks[contender]["color"]}
         look["label"] = contender
-        theme.points(above, rows["m"], rows["ratio"], look, yerr=theme.interval(rows, "ratio"))
+        above.errorbar(rows["m"], rows["ratio"], theme.interval(rows, "ratio"), **theme.BARS | theme.POINTS | look)
         below.plot(rows["m"], 100 * rows["of_roof"], **look | {"markersize": 4, "label": ""})
     chosen = panel[panel["contender"].eq(panel["dispatched"])]
     if len(chosen):
@@ -85,7 +85,7 @@ def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list
     above.set(xscale="log", title=panel["panel"].iloc[0])
     below.set_xticks(sizes, [f"{size:g}" for size in sizes], rotation=60)
     below.minorticks_off()
-    above.set_ylabel("speed over the baseline's")
+    above.set_ylabel(f"speed over {panel['baseline'].iloc[0]}'s")
     below.set(xlabel="M, rows of x", ylabel="% of roof")
     for axes in (above, below):
         axes.label_outer()

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
 
 import numpy as np
 
@@ -48,9 +48,10 @@ def new(width: float, height: float, frame, finding: str):
 
     seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
     figure = Figure(figsize=(width, height), layout="constrained")
-    title = figure.suptitle(f"{finding}\n\n", x=0.01, ha="left", fontsize=13)
-    about = [fill(frame.attrs.get(name, ""), round(LETTERS * width)) for name in ("title", "footer")]
-    run = "\n".join(about)
+    run = "\n".join(frame.attrs.get(name, "") for name in ("title", "footer"))
+    lines = [line for whole in run.splitlines() for line in wrap(whole, round(LETTERS * width), break_on_hyphens=False)]
+    title = figure.suptitle(finding + "\n" * max(len(lines), 2), x=0.01, ha="left", fontsize=13)
+    run = "\n".join(lines)
     figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
     return figure
 
@@ -70,13 +71,13 @@ def looks(names: Sequence[str]) -> dict[str, dict]:
     return looks
 
 
-def legend(figure) -> None:
+def legend(figure, columns: int = 4) -> None:
     """A legend under the figure of what its axes show, each thing once."""
     handles: dict = {}
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
             handles.setdefault(handle.get_label(), handle)
-    look = {"loc": "outside lower center", "ncols": 4, "fontsize": 9, "frameon": False}
+    look = {"loc": "outside lower center", "ncols": columns, "fontsize": 9, "frameon": False}
     figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
 
 
