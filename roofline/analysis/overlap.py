@@ -156,22 +156,19 @@ class ArmSamples:
 
     def hidden_fields(self) -> dict:
         """The part of the shorter of matmul and wire that the arm hid, and the shares of its ideals that it reached."""
-
-        def of_ideal(t_gemm: float, t_comm: float, time: float) -> float:
-            return max(t_gemm, t_comm) / time
-
-        def of_own_ideal(t_gemm: float, t_comm: float, time: float) -> float:
-            return plan.ideal_s(t_gemm * self.split, t_comm) / time
-
         plan: Any = self.plan
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
         all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
         fields = with_ends("hidden_fraction", hidden)
         fields |= with_ends("gain_all_cores", all_cores)
-        fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
+        of_ideal = self.estimate(lambda gemm_s, comm_s, time_s: max(gemm_s, comm_s) / time_s, self.gemm)
+        fields |= with_ends("of_roof", of_ideal)
         fields["above_roof"] = hidden is not None and hidden.low > 1
-        if own := hidden and self.estimate(of_own_ideal, self.gemm):
-            fields["of_own_ideal"] = own.value
+        of_own_ideal = hidden and self.estimate(
+            lambda gemm_s, comm_s, time_s: plan.ideal_s(gemm_s * self.split, comm_s) / time_s, self.gemm
+        )
+        if of_own_ideal:
+            fields["of_own_ideal"] = of_own_ideal.value
         return fields
 
     def clock_fields(self) -> dict:

@@ -9,13 +9,8 @@ MEASURED = ("empty_call_s", "idle_power_w")
 would be of the same."""
 
 
-def machine_info(machine: dict) -> dict:
-    """The journal's entry of a machine, without its measurements."""
-    return {name: value for name, value in machine.items() if name not in MEASURED}
-
-
 def without_rows(run: Run) -> dict:
-    """The file's entries beside its rows."""
+    """The file's entries beside its rows; of the machine what was not measured."""
     not_measured = [outcome.entry for outcome in run.missing]
-    info = machine_info(run.metadata["machine"])
+    info = {name: value for name, value in run.metadata["machine"].items() if name not in MEASURED}
     return {"machine_info": info, "not_measured": not_measured, "ceilings": run.ceilings}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import fields_of, operations_of, shown
 from roofline.analysis.memory_roof import ceilings_of
@@ -39,9 +38,8 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     run = run or load(folder)
     cases = frame(run).copy(deep=False)
     drawn, pictures = [], {}
-    for name, draw in _figures(run, cases).items():
-        with matplotlib.rc_context():
-            figure = draw()
+    with matplotlib.rc_context():
+        for name, figure in _figures(run, cases):
             if figure is not None:
                 drawn += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
@@ -57,15 +55,16 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     return [report, page, *drawn]
 
 
-def _figures(run: Run, cases: DataFrame) -> dict[str, Callable]:
-    """What draws each figure, or returns None where there is nothing to draw: those of the suite, and of operations."""
-    draws: dict[str, Callable] = {}
+def _figures(run: Run, cases: DataFrame) -> Iterator[tuple[str, Any]]:
+    """(name, figure, or None where there is nothing to draw) of the suite's figures, and of those of operations."""
+    for name, draw in plots.FIGURES.items():
+        yield name, draw(cases)
+    for name, draw in plots.OF_RUN.items():
+        yield name, draw(run)
     for op in operations_of(run):
         for name, place in shown(run, op).figures.items():
             if place:
-                draws[name] = partial(loaded(place), run)
-    draws |= {name: partial(draw, cases) for name, draw in plots.FIGURES.items()}
-    return draws | {name: partial(draw, run) for name, draw in plots.OF_RUN.items()}
+                yield name, loaded(place)(run)
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:

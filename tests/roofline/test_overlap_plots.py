@@ -137,7 +137,6 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
 
 
 timelines = import_module("roofline.report.plots.timeline")  # whose package has the figure under that name
-HOME = timelines.HOME_UNIT
 
 
 def link_blocks(line):
@@ -152,9 +151,9 @@ def test_blocks_of_a_timeline():
     case = gather_matmul(ranks=4)
     line = timeline_line(case, "chunk_launches", 4.0, 6.0, 0)
     assert link_blocks(line) == [(0, 2, 1), (2, 4, 2), (4, 6, 3)]
-    assert chip_blocks("chunk_launches", line) == [(0, 1, HOME), (2, 3, 1), (4, 5, 2), (6, 7, 3)]
+    assert chip_blocks("chunk_launches", line) == [(0, 1, None), (2, 3, 1), (4, 5, 2), (6, 7, 3)]
     on_gpu = line | {"waits": [[2, 1.0, 4.0], [3, 5.0, 6.0]]}  # no wait for what is at home; 1 and 2 together
-    assert chip_blocks("chunk_launches", on_gpu) == [(0, 1, HOME), (4, 5, 2), (6, 7, 3)]
+    assert chip_blocks("chunk_launches", on_gpu) == [(0, 1, None), (4, 5, 2), (6, 7, 3)]
     rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
     # a kernel that waits on the chip is one block
@@ -166,10 +165,10 @@ def test_pieces_of_a_part_are_sent_together():
     line = {"transfers": [[2, 0], [2, 1], [1, 0], [1, 1]], "arrivals_s": [2, 3, 4, 6], "ready_s": [1, 2, 3, 5]}
     line |= {"waits": [[4, 7, 7]], "end_s": 8}
     assert link_blocks(line) == [(1, 3, 2), (3, 6, 1)]
-    assert chip_blocks("signalled", line) == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, HOME), (7, 8, None)]
+    assert chip_blocks("signalled", line) == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, None), (7, 8, None)]
     launch = {"transfers": [[1, 0], [2, 0]], "arrivals_s": [5, 7], "ready_s": [4, 4], "waits": [[2, 6, 7]], "end_s": 8}
     assert timelines.chip_blocks("block_launches", launch)[0] == (0, 4, 1, "1 2")  # parts of one launch
-    assert chip_blocks("block_launches", launch) == [(0, 4, 1), (4, 6, HOME), (7, 8, None)]
+    assert chip_blocks("block_launches", launch) == [(0, 4, 1), (4, 6, None), (7, 8, None)]
 
 
 def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):

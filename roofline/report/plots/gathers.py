@@ -91,14 +91,10 @@ def link_text(rows) -> str:
     for kind, of_kind in rows.groupby("link", sort=False):
         text = "paced (emulated)" if kind == PACED else HOW.get(kind, kind)
         text += " link"
-        if reached := range_of(of_kind["link_bytes_per_s"] / 1e9):
-            text += f", {reached} GB/s"
+        reached = of_kind["link_bytes_per_s"].dropna() / 1e9
+        if len(reached):
+            ends = dict.fromkeys([rate_text(reached.min()), rate_text(reached.max())])
+            text += f", {' to '.join(ends)} GB/s"
         ranks = map(str, sorted(of_kind["ranks"].unique()))
         parts.append(f"{text}, P = {' or '.join(ranks)} ranks")
     return "; ".join(parts)
-
-
-def range_of(values) -> str:
-    """The least and the greatest, or the one that both read as; no text of none."""
-    ends = values.dropna().agg(["min", "max"]).dropna()
-    return " to ".join(dict.fromkeys(map(rate_text, ends)))

@@ -30,7 +30,8 @@ def memory_roofline(frame):
     cases = cases[cases["contender"] != cases["baseline"] + AGAIN]  # it lies on the baseline's points
     if cases.empty:
         return None
-    cases = _placed(cases)
+    weights = cases.apply(shape_text, axis=1)  # a layer at its tp, or the shape of a file
+    cases = cases.assign(weights=MANY if weights.nunique() > len(MARKS) else weights)
     dtypes = cases["dtype"].unique()
     figure = theme.new(12.5, 5.8 * len(dtypes) + 0.6, frame, finding(cases))
     looks = {
@@ -39,24 +40,11 @@ def memory_roofline(frame):
     }
     for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
         rows = cases[cases["dtype"] == dtype]
-        roofs = {}
         for name in ROOFS:
             if roof := frame.attrs.get(name, {}).get(dtype):
-                roofs[name] = roof
-        _roofs(axes, rows, roofs)
+                _roof(axes, rows, name, roof)
         _points(axes, rows, looks)
     return figure
-
-
-def _placed(cases):
-    """The `cases` with where each stands, `x` and `y`, and its `weights`: its layer and tp, or the shape of a file."""
-    weights = cases.apply(shape_text, axis=1)
-    if weights.nunique() > len(MARKS):
-        weights[:] = MANY
-    cases = cases.assign(weights=weights, x=cases["device_intensity"])
-    for end in ("", "_low", "_high"):
-        cases[f"y{end}"] = 1e12 * cases[f"tflops{end}"].fillna(cases["tflops"])
-    return cases
 
 
 def finding(cases) -> str:
@@ -69,14 +57,13 @@ def finding(cases) -> str:
     return text
 
 
-def _roofs(axes, rows, roofs: dict[str, Roof]) -> None:
-    """The roofs over all points and around their ridge, and fractions of the measured one."""
-    for name, roof in roofs.items():
-        xs = sorted([*rows["x"], roof.ridge / 8, roof.ridge, 2 * roof.ridge])
-        ys = [roof.at(x) for x in xs]
-        rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
-        axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
-    if "measured" in roofs:
+def _roof(axes, rows, name: str, roof: Roof) -> None:
+    """A roof over all points and around its ridge, and fractions of the measured one."""
+    xs = sorted([*rows["device_intensity"], roof.ridge / 8, roof.ridge, 2 * roof.ridge])
+    ys = [roof.at(x) / 1e12 for x in xs]
+    rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
+    axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
+    if name == "measured":
         look = {"color": GREY, "lw": 0.7, "alpha": 0.7, "zorder": 1}
         axes.plot(xs, np.outer(ys, ISOLINES), **look)
         axes.plot([], [], label="50, 75 and 90 % of it", **look)
@@ -88,13 +75,15 @@ def _points(axes, rows, looks: dict) -> None:
 
     axes.set(xscale="log", yscale="log")
     axes.margins(0.08, 0.15)
-    axes.errorbar(rows["x"], rows["y"], theme.interval(rows, "y"), **theme.BARS)
-    of_points = {"s": 42, "edgecolor": DARK, "linewidth": 0.6, "zorder": 4}
-    seaborn.scatterplot(rows, x="x", y="y", hue="contender", style="weights", ax=axes, **looks, **of_points)
-    theme.name_points(axes, rows.assign(name="M " + rows["m"].astype("string")).dropna(subset="m"), "x", "y_low", "top")
+    at = {"x": "device_intensity", "y": "tflops"}
+    axes.errorbar(rows[at["x"]], rows[at["y"]], theme.interval(rows, at["y"]), **theme.BARS)
+    look = {"s": 42, "edgecolor": DARK, "linewidth": 0.6, "zorder": 4}
+    seaborn.scatterplot(rows, **at, hue="contender", style="weights", ax=axes, **looks, **look)
+    of_tokens = rows.dropna(subset="m")
+    theme.name_points(axes, of_tokens.assign(name="M " + of_tokens["m"].astype("string")), **at, side="top")
     theme.plain_numbers(axes)
     axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="")
-    axes.yaxis.set_major_formatter(lambda flops, place: flops_text(flops))
+    axes.yaxis.set_major_formatter(lambda tflops, place: flops_text(1e12 * tflops))
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
     if hot := rows["throttled"].eq(True).sum():
         title += f"; throttled in {hot} of {len(rows)}"

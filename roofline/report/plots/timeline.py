@@ -18,16 +18,14 @@ from roofline.store.run import Run
 from roofline.store.stats import grouped
 from roofline.theory.arms import BOTH, base_arm, is_serial
 
-HOME_UNIT = -1
-
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
 
 EACH, HEIGHT = 2.5, 0.8
 """Height of an arm with the room below it, and of a block, in lanes."""
 
-COLOURS = {None: "#999999", HOME_UNIT: "#cccccc"}
-"""{unit of a block: its colour}, where it is none of what comes over the link."""
+HOME = "#bbbbbb"
+"""The colour of a block that is of nothing that comes over the link."""
 
 PALETTE = "blend:#5fb3d4,#ffe27a"
 """The colours of what comes over the link, in the order in which it arrives."""
@@ -45,8 +43,8 @@ WAITS = "#f2f2f2"
 
 
 class Block(NamedTuple):
-    """The work of a lane for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no
-    transfer, None for the whole matmul."""
+    """The work of a lane for a while. `unit` is the chunk or row block, None for the whole matmul, or what of it needs
+    no transfer."""
 
     start_s: float
     end_s: float
@@ -73,40 +71,34 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     goes away, the rank that it goes to."""
     units = units_of(timeline)
     waits = timeline["waits"]
-    sent = _sent(timeline)
     is_whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
     count = 0
     start_s = 0.0
     blocks = []
     for next_count, wait_s, resumes_s in (*waits, (None, timeline["end_s"], None)):
-        if sent and count:
+        if count and timeline.get("ready_s"):
             blocks.append(Block(start_s, wait_s, None, "add"))
         elif is_whole:
             blocks.append(Block(start_s, wait_s, None, "matmul"))
         else:
-            blocks += _part_blocks(sent, start_s, wait_s)
+            blocks += _part_blocks(timeline, start_s, wait_s)
             if blocks:
                 start_s = max(start_s, blocks[-1].end_s)
             if count:
                 unit = units[count - 1]
                 blocks.append(Block(start_s, wait_s, unit, str(unit)))
             elif not is_by_block(timeline):
-                blocks.append(Block(start_s, wait_s, HOME_UNIT, "own"))
+                blocks.append(Block(start_s, wait_s, None, "own"))
         count = next_count
         start_s = resumes_s
     return blocks
 
 
-def _sent(timeline: dict) -> dict[float, list[int]]:
-    """The parts that go away, by the time at which they could. Those of one launch go together."""
+def _part_blocks(timeline: dict, start_s: float, end_s: float) -> list[Block]:
+    """The blocks of parts that were ready to go away between two times. Those of one launch go together."""
     pairs = zip(timeline.get("ready_s", ()), units_of(timeline), strict=False)
-    return grouped((ready_s, unit) for ready_s, unit in pairs if ready_s)
-
-
-def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> list[Block]:
-    """The blocks of parts that were ready to go between two times."""
     blocks = []
-    for ready_s, ranks in sent.items():
+    for ready_s, ranks in grouped(pairs).items():
         if start_s < ready_s <= end_s:
             text = " ".join(map(str, ranks))
             blocks.append(Block(start_s, ready_s, ranks[0], text))
@@ -158,7 +150,7 @@ def _draw(axes, rows) -> None:
     ends_s = [timeline["end_s"] for timeline in rows["timeline"]]
     axes.set(xlim=(0, 1.1 * max(marks_s + ends_s)), ylim=(EACH * len(rows), -0.4))
     ticks = {}
-    for index, (arm, timeline) in enumerate(zip(rows["contender"], rows["timeline"], strict=True)):
+    for index, (arm, timeline) in enumerate(rows[["contender", "timeline"]].to_numpy()):
         link_y = EACH * index + 0.5
         chip_y = link_y + 0.95
         ticks[link_y] = f"{arm}: link"
@@ -167,7 +159,7 @@ def _draw(axes, rows) -> None:
         lane = axes.barh(chip_y, end_s, HEIGHT, color=WAITS)
         axes.bar_label(lane, [time_text(end_s)], padding=3, fontsize=9.5, weight="bold", bbox=BEHIND_TEXT, zorder=6)
         units = list(dict.fromkeys(units_of(timeline)))
-        colours = COLOURS | theme.colours(units, PALETTE)
+        colours = theme.colours(units, PALETTE) | {None: HOME}
         _bars(axes, link_y, link_blocks(timeline), colours)
         _bars(axes, chip_y, chip_blocks(arm, timeline), colours)
     for mark_s in marks_s:
