@@ -24,9 +24,8 @@ from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, example_signals
 from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
-from kernels.tables import TileSchedule, tile_schedule
+from kernels.tables import TileSchedule, spill_once, tile_schedule
 from kernels.tiles import Config
-from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
 
@@ -97,5 +96,5 @@ def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """A launch over 8 ranks, by a table that spills."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(*config.tile_counts(*out.shape))
-    tiles = tile_schedule(schedule.chunk_outer(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    tiles = tile_schedule(spill_once(grid, 2, range(ranks), 0.01), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     return prepare(x, w, out, tiles, example_signals(ranks - 1))

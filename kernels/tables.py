@@ -1,8 +1,5 @@
-"""Tables of work tiles for the kernels that wait: how they lie on the device, and those that no figure simulates, with
-as few spills as arrivals allow.
-
-`roofline.theory.schedule` says what a table is, and has those that the simulator of schedules knows.
-"""
+"""Tables of work tiles for the kernels that wait: how they lie on the device, and one with as few spills as arrivals
+allow. `roofline.theory.schedule` says what a table is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

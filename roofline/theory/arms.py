@@ -216,7 +216,7 @@ def _chained_launches(plan, t_gemm_s, t_comm_s):
 
 def _chunk_outer(plan, t_gemm_s, t_comm_s):
     """Chunks come one after another, all rows of each. The program with a tile in every wave ends last. It adds up tile
-    by tile, as the table `schedule.chunk_outer` has them."""
+    by tile."""
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     waves = plan.grid.waves(plan.workers)
     now = 0.0

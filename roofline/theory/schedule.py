@@ -128,19 +128,6 @@ def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     return [tiles[program::programs] for program in range(programs)]
 
 
-def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
-    """Each chunk is multiplied with all tiles of the program before the next one: every tile is spilled `chunks - 1`
-    times."""
-    table = []
-    for tiles in deal(grid, programs):
-        work_tiles = []
-        for chunk in range(chunks):
-            for m, n in tiles:
-                work_tiles.append(WorkTile(m, n, chunk, chunk + 1, resume=chunk > 0, spill=chunk < chunks - 1))
-        table.append(tuple(work_tiles))
-    return tuple(table)
-
-
 def cut_last_waves(
     grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, chunk_steps: int, most_parts: int
 ) -> tuple[list[list[Piece]], float]:

@@ -262,7 +262,7 @@ def subjects() -> dict[str, tuple]:
         "flagged": (flagged, waiting, "flagged", late),
         "cut": (flagged, waiting, "flagged", cut),
         "flags": (signals, waiting, "flagged", late),
-        "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("chunk_outer", "bf16")),
+        "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("spill_once", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "storer": (wgmma, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),

@@ -22,8 +22,7 @@ from roofline.theory.schedule import Grid, Piece, Table
 
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
-SPILLING = ("chunk_outer", "spill_once")
-TABLES = ("whole", "cut", "row_blocks", *SPILLING)
+TABLES = ("whole", "cut", "row_blocks", "spill_once")
 
 
 def config_of(entry: tuple[str, int], dtype: str) -> tiles.Config:
@@ -56,8 +55,6 @@ def wrong_with(mine) -> str:
 
 def table(name: str, grid: Grid, ranks: int, steps: int) -> Table | list[list[Piece]]:
     """One of `schedule`, or of `kernels.tables`; or pieces of whole tiles, of tiles cut along K, or of both."""
-    if name == "chunk_outer":
-        return schedule.chunk_outer(grid, PROGRAMS, ranks)
     if name == "spill_once":
         return tables.spill_once(grid, PROGRAMS, simulator.arrivals(ranks, 1.0, 1)[0], 0.1)
     arrival_s = simulator.arrivals(ranks, 0.1, grid.row_tiles, 1 if name == "row_blocks" else grid.row_tiles)
@@ -119,7 +116,7 @@ def behind_flags(kernel: str, title: str, prepare: Callable[[int], Prepared], fl
 
 def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *, ranks=RANKS, steps=1, **more) -> Case:
     """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number."""
-    kernel = "flagged_spills" if name in SPILLING else entry[0]
+    kernel = "flagged_spills" if name == "spill_once" else entry[0]
     blocks = 1 + (name == "row_blocks")
     config = config_of((kernel, entry[1]), dtype)
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
@@ -130,7 +127,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", entry=("flagged", 0), *,
         plan = tables.tile_schedule(table(name, grid, ranks, steps), grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         parts = [(transfer.target, transfer.source) for transfer in mine.transfers(height)]
-        module = flagged_spills if name in SPILLING else flagged  # which may have a mistake, now
+        module = flagged_spills if name == "spill_once" else flagged  # which may have a mistake, now
         launch = partial(module.prepare, mine.gathered, mine.w, mine.out, plan)
         return parts, launch, lambda: wrong_with(mine)
 
@@ -171,7 +168,7 @@ def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
     listed += [for_chunks("row_blocks", "bf16", "lost"), for_rows("bf16", flags_are="lost")]
-    listed.append(for_chunks("chunk_outer", "bf16", ranks=8, steps=8))  # as inspected, and so are these
+    listed.append(for_chunks("spill_once", "bf16", ranks=8, steps=8))  # as inspected, and so are these
     listed += [for_chunks("cut", "bf16", entry=entry, ranks=8, steps=8) for entry in entries("flagged")]
     listed += [for_rows("bf16", entry=entry, depth=336) for entry in entries("pieces_flags")]
     for entry in entries("pieces_counters"):

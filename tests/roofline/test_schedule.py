@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, plan
-from roofline.theory.schedule import Grid, row_block_end_s
+from roofline.theory.schedule import Grid, WorkTile, row_block_end_s
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
@@ -89,7 +89,6 @@ def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_com
     end_s = end_s_of(table, arrival_s, chunk_s)
     assert hidden_fraction(gemm_over_comm, 1.0, end_s) == pytest.approx(hidden)
     assert tables.spills(table) / 6 == pytest.approx(spills_per_tile, abs=0.051)
-    assert tables.spills(schedule.chunk_outer(grid, 1, RANKS)) == 6 * (RANKS - 1)
 
 
 def end_s_of(table: schedule.Table, arrival_s, chunk_s: float) -> float:
@@ -126,7 +125,6 @@ def check(table: schedule.Table, grid: Grid, chunks: int) -> None:
 )  # fmt: skip
 def test_tables_have_each_tile_with_each_chunk_once(sizes, programs, arrival_s, chunk_s):
     grid, chunks = Grid(*sizes), len(arrival_s)
-    check(schedule.chunk_outer(grid, programs, chunks), grid, chunks)
     check(tables.spill_once(grid, programs, arrival_s, chunk_s), grid, chunks)
 
 
@@ -182,9 +180,11 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
 
 
 @given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 40), st.integers(2, 9), times, times)
-def test_chunk_outer_ends_to_the_bit_when_its_table_does(rows, columns, programs, ranks, gemm, comm):
+def test_chunk_outer_ends_to_the_bit_when_its_tiles_do(rows, columns, programs, ranks, gemm, comm):
     grid = Grid(rows, columns)
-    table = schedule.chunk_outer(grid, programs, ranks)
+    table = []
+    for tiles in schedule.deal(grid, programs):
+        table.append([WorkTile(m, n, chunk, chunk + 1) for chunk in range(ranks) for m, n in tiles])
     end_s = end_s_of(table, arrivals(ranks, comm, rows), product_s(grid, programs, ranks, gemm))
     assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(gemm, comm) == end_s
 
