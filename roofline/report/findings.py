@@ -82,7 +82,7 @@ def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
         "few rounds": few_rounds(valid_rows),
         "roof drifted": roof_drifted(run),
         "disturbed": _above(judged, "others_share", OTHERS, "other processes took up to {} of the CPU"),
-        "waiting": _above(judged, "waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
+        "waiting": waiting(judged),
         "stolen time": _above(judged, "stolen_share", STOLEN, "up to {}"),
         "not measured": _outcomes(run, skipped="skipped", not_run="not run"),
         "faster": _beyond_margin(judged, "best", 1),
@@ -173,6 +173,15 @@ def few_rounds(frame: DataFrame) -> Lines:
     return _cases(frame, -few, f"{few.min()} or more")
 
 
+def waiting(frame: DataFrame) -> Lines:
+    """A line where a case waited in samples enough to say so: one of ten is chance."""
+    share = frame["waiting_share"]
+    is_proven = (share * frame["rounds"]).round() >= LEAST_ROUNDS
+    text = "threads waited for a core in up to {} of the samples"
+    if any(share[is_proven] > OTHERS):
+        yield from _above(frame, "waiting_share", OTHERS, text)
+
+
 def roof_drifted(run: Run) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((line["ceiling"], line["dtype"]), line["value"]) for line in run.ceilings)
@@ -239,8 +248,11 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
         matches = rivals[sign * (nearest_end - 1) > MARGIN]
         if len(matches):
             most = matches.loc[(sign * matches["ratio_to_baseline"]).idxmax()]
-            ratio = interval_text(*most[["ratio_to_baseline", "ratio_low", "ratio_high"]])
-            yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {ratio}: {case_words(most)}"
+            yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {_ratio_text(most)}: {case_words(most)}"
+
+
+def _ratio_text(row: Series) -> str:
+    return interval_text(*row[["ratio_to_baseline", "ratio_low", "ratio_high"]])
 
 
 def _chance_of_missing(least: int, intervals: int) -> float:
