@@ -76,14 +76,14 @@ def about(figure, frame, finding: str) -> None:
     figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
 
 
-def legend(figure) -> None:
+def legend(figure, title: str = "95 % intervals") -> None:
     """A legend under the figure of what its axes show, each thing once."""
     handles = {}
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
             handles[handle.get_label()] = handle
     look = {"loc": "outside lower center", "ncols": 4, "fontsize": 9, "frameon": False}
-    figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
+    figure.legend(handles=[*handles.values()], title=title, title_fontsize=8.5, **look)
 
 
 def name_rows(axes, words: dict[float, str]) -> None:
