@@ -133,7 +133,7 @@ def take_waiting_out(tables: list[DataFrame], traces) -> None:
     collectives = ranks[ranks.name.str.contains("nccl")]
     same = collectives.groupby(["name", "group", "rank"])
     counts = same.size().unstack()
-    if counts.nunique(axis=1).max() > 1 or not counts.count(axis=1).max() > 1:
+    if 0 not in counts or counts.nunique(axis=1).max() > 1 or counts.count(axis=1).max() < 2:
         names = ", ".join(map(str, traces))
         raise ValueError(
             f"{names} have not the same kernels of NCCL: give the same steps of ranks of one group, or one"
