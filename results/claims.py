@@ -129,14 +129,11 @@ def same_clock(run: AnalysedRun) -> dict:
 
 
 def at_256(run: AnalysedRun) -> dict:
-    """The ratio of each contender on each shape, and at which tp a matmul or a reader was the probe."""
+    """The ratio of each contender on each shape."""
     rows = run.frame().query("m == 256")
     figures = {}
     for row in rows.itertuples():
         figures[f"{row.contender}_{row.layer}_{row.tp}"] = row.ratio_to_baseline
-    is_matmul = rows["roof_probe"].str.startswith("cublas")
-    for name, probed in (("tp_of_matmul", rows[is_matmul]), ("tp_of_reader", rows[~is_matmul])):
-        figures[name] = ", ".join(map(str, probed["tp"].unique()))
     return figures | {"intensity": rows["device_intensity"].max()}
 
 
@@ -147,12 +144,6 @@ def by_rule(run: AnalysedRun) -> dict:
     ratios = roofline.by_tokens(run).set_index("m")["dispatched_ratio"]
     figures = {f"m{m}": ratio for m, ratio in ratios.items()}
     return figures | {"tuned": run.frame()["tuned"].eq(True).sum(), "shapes": len(run.shapes)}
-
-
-def at_8192(run: AnalysedRun) -> dict:
-    """The mean ratio of `persistent`, which cuts no wave."""
-    rows = run.frame().query("m == 8192 and contender == 'persistent'")
-    return {"persistent": geometric_mean(rows["ratio_to_baseline"])}
 
 
 def sizes(run: AnalysedRun) -> dict:
@@ -247,15 +238,6 @@ class Claim(NamedTuple):
 
 README, HOW, WARPGROUP = "README.md", "docs/how.md", "kernels/warpgroup.py"
 CLAIMS = [
-    Claim(README, at_8192, (MATMULS,), "At 8192 `persistent`, which cuts none, has {persistent:.3f}"),
-    Claim(
-        README,
-        at_256,
-        (MATMULS,),
-        "M = 256 have {warpgroup_up_1:.3f} and {warpgroup_up_8:.3f} (`up`, tp 1 and 8), {warpgroup_down_1:.3f} and "
-        "{warpgroup_down_8:.3f} (`down`), at tp {tp_of_matmul} beside the matmul as a probe, at tp {tp_of_reader} "
-        "beside the reader",
-    ),
     Claim(
         README,
         by_rule,

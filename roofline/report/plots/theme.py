@@ -71,14 +71,14 @@ def looks(names: Sequence[str]) -> dict[str, dict]:
     return looks
 
 
-def legend(figure, columns: int = 4) -> None:
+def legend(figure, columns: int = 4, title: str = "95 % intervals") -> None:
     """A legend under the figure of what its axes show, each thing once."""
     handles: dict = {}
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
             handles.setdefault(handle.get_label(), handle)
     look = {"loc": "outside lower center", "ncols": columns, "fontsize": 9, "frameon": False}
-    figure.legend(handles=[*handles.values()], title="95 % intervals", title_fontsize=8.5, **look)
+    figure.legend(handles=[*handles.values()], title=title, title_fontsize=8.5, **look)
 
 
 def name_rows(axes, words: dict[float, str]) -> None:
