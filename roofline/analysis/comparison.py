@@ -61,8 +61,6 @@ class Comparison:
     base_runs: int
     new_runs: int
     differences: dict[str, tuple[str, str]]
-    unfinished: list[str]
-    """Which runs were cut short."""
     means: list[CaseChange]
     cases: list[CaseChange]
     missing: list[Missing]
@@ -168,7 +166,6 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         base_runs=len(base),
         new_runs=len(new),
         differences=changed,
-        unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
         means=_means(judged, len(runs)),
         cases=_cases(judged),
         missing=missing + _missing(runs, measured),

@@ -121,8 +121,6 @@ def summary(comparison: Comparison) -> list[str]:
     if comparison.baseline_speed:
         moved = f"{100 * (comparison.baseline_speed - 1):+.1f} %"
         lines.append(f"the baseline's own speed moved by {moved} between the runs")
-    for name in comparison.unfinished:
-        lines.append(f"{name} was cut short: it may have few rounds")
     for name, (of_base, of_new) in comparison.differences.items():
         lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
     return lines + _missing(comparison)
