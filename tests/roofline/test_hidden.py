@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from pandas import DataFrame
 from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
 
