@@ -39,15 +39,11 @@ class Step(StrEnum):
     STEADY = "steady block"
 
 
-class EndOfWorker(BaseException):
-    """The worker cannot, or shall not, go on: nobody who takes a contender's errors takes this one."""
+class Stopped(BaseException):
+    """The supervisor wants no more of the worker, or is gone: nobody who takes a contender's errors takes this one."""
 
 
-class Stopped(EndOfWorker):
-    """The supervisor wants no more of the worker, or is gone."""
-
-
-class Broken(EndOfWorker):
+class Broken(BaseException):
     """This worker cannot go on: its device is lost, a contender changed what all share in the process, or it is out of
     step with those of other ranks. `args` are the fields of the message `Broke`."""
 
@@ -61,7 +57,7 @@ def is_of_contender(error: BaseException) -> bool:
     """True where what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of
     the run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
     """
-    if isinstance(error, EndOfWorker):
+    if isinstance(error, (Stopped, Broken)):
         return False
     if isinstance(error, KeyboardInterrupt):
         is_ours = bool(error.args) and error.args[0] in signal.Signals.__members__

@@ -9,7 +9,6 @@ over; it does not leave, and no case is blamed.
 
 import os
 import platform
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -134,7 +133,8 @@ def follow(epochs: Epochs, root: Path, mine: dict) -> int:
     """Be a rank other than 0, whose workers begin and end as rank 0 says, until that says that the run is over. Returns
     an exit code. `mine` is what rank 0 compares."""
     child = end = None
-    signals.answer(partial(_hand_on, epochs))
+    # Rank 0 is told of a signal, and ends the run.
+    signals.answer(lambda number, frame: epochs.store_set("interrupted", signals.name_of(number)))
     with orphans.adopted() as own:
         try:
             epochs.store_set(f"hello {epochs.rank}", mine)
@@ -173,12 +173,6 @@ def _end_of(epochs: Epochs, child: Child) -> WorkerEnd | None:
                 return message
             raise RankLostError(f"rank 0 of {epochs.size} has said nothing for {LEAVING_S:g} s")
     return None if child.is_done else child.ended(child.stands())
-
-
-def _hand_on(epochs: Epochs, number: int, frame) -> None:
-    """Tell rank 0 of a signal: it ends the run."""
-    with suppress(RankLostError):
-        epochs.store_set("interrupted", signal.Signals(number).name)
 
 
 def identity(root: Path, words: list[str]) -> dict:

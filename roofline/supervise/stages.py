@@ -90,8 +90,7 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
                 session.checked[shape] = message
             case WorkerEnd():
                 keep(session, worker, message)
-                of_worker = (part for part in parts if not worker.request.cases.keys().isdisjoint(part))
-                requests.extend(next_requests(next(of_worker, parts[0])))
+                requests.extend(next_requests(parts[0] if worker.request.apart else [*worker.request.cases]))
             case _:
                 keep(session, worker, message)
 
