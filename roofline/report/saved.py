@@ -16,6 +16,6 @@ def machine_info(machine: dict) -> dict:
 
 def without_rows(run: Run) -> dict:
     """The file's entries beside its rows."""
-    not_measured = [outcome.entry for outcome in run.missing]
+    not_measured = list(map(vars, run.missing))
     info = machine_info(run.metadata["machine"])
     return {"machine_info": info, "not_measured": not_measured, "ceilings": run.ceilings}
