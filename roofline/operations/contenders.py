@@ -151,9 +151,9 @@ class Declaration:
         function.declaration = self
         return function
 
-    def refusal(self, m: int, n: int, k: int, dtype: str, device: str = "") -> str:
-        """Why it does not take a shape, on `device` or on any, as it is declared; empty if it does."""
-        if device and device not in self.devices:
+    def refusal(self, m: int, n: int, k: int, dtype: str, device: str) -> str:
+        """Why it does not take a shape on `device`, as it is declared; empty if it does."""
+        if device not in self.devices:
             return f"is declared for {self.devices}, x is on {device}"
         if self.supports and not self.supports(m, n, k, dtype):
             return f"is declared not to support m={m}, n={n}, k={k} in {dtype}"

@@ -281,8 +281,8 @@ class Planner(base.Planner):
             if self.options.world == 1 and threads > 1:
                 names.append(ALL_CORES)
             return names
-        by_persistent = [name + PERSISTENT for name in BY_PERSISTENT if name in names]
-        return list(dict.fromkeys(names + by_persistent + arms_of(self._op, gpu=True)))
+        names += [name + PERSISTENT for name in BY_PERSISTENT if name in names]
+        return list(dict.fromkeys(names + arms_of(self._op, gpu=True)))
 
     def choices(self) -> list[str]:
         peer = [PEER] if self._peer_wire else []

@@ -11,6 +11,6 @@ would be of the same."""
 
 def without_rows(run: Run) -> dict:
     """The file's entries beside its rows; of the machine what was not measured."""
-    not_measured = [outcome.entry for outcome in run.missing]
+    not_measured = list(map(vars, run.missing))
     info = {name: value for name, value in run.metadata["machine"].items() if name not in MEASURED}
     return {"machine_info": info, "not_measured": not_measured, "ceilings": run.ceilings}

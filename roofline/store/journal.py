@@ -160,8 +160,8 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
 
 
 def _path_of(folder: Path) -> Path:
-    path = folder if folder.name in OPENERS else find(folder)
-    if path is None or not path.is_file():
+    path = find(folder)
+    if not path:
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     for entry in path.parent.iterdir():
         if entry.is_symlink():

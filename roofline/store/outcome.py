@@ -15,8 +15,3 @@ class Outcome:
     reason: str
     case: str = ""
     """Its id, once that is known: a runner's check need not name it."""
-
-    @property
-    def entry(self) -> dict[str, str]:
-        """Its entry in the journal and in the JSON."""
-        return {"case": self.case, "outcome": self.outcome, "reason": self.reason}

@@ -6,17 +6,13 @@ written it. What does not fit is a ValueError that names its path. NaN and infin
 """
 
 import json
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 
 def encoded(value: Any) -> bytes:
     """`value` as JSON, dataclasses by their fields. A name of a file may have what is no text: that is `?`."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, default=_fields).encode(errors="replace")
-
-
-def _fields(value: Any) -> dict:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, default=asdict).encode(errors="replace")
 
 
 def decoded(text: str | bytes) -> Any:

@@ -46,7 +46,7 @@ class RunWriter:
     def add_outcome(self, outcome: Outcome) -> None:
         """Journal that a case has no number, and why."""
         outcome = replace(outcome, reason=plain(anonymous(outcome.reason)))
-        self.add({"kind": "not_measured"} | outcome.entry)
+        self.add({"kind": "not_measured"} | vars(outcome))
 
     def lose(self, shape: str, name: str, outcome: Outcome) -> None:
         """Take a contender out of a shape for good, with its samples."""

@@ -108,7 +108,7 @@ def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):
     folder.mkdir()
     (folder / journal.PACKED).write_bytes(lzma.compress((plain / journal.NAME).read_bytes()))
     (folder / "benchmark.json").write_text("{}")  # of a run before that day
-    assert roofline.load(folder) == roofline.load(folder / journal.PACKED) == roofline.load(plain)
+    assert roofline.load(folder) == roofline.load(plain)
     with pytest.raises(OSError, match=f"its {journal.PACKED} is packed; unpack it with unxz to go on"):
         journal.Journal(folder)
     packed = []
