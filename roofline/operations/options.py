@@ -318,3 +318,12 @@ def options_of(values: dict) -> Options:
         return typed.read(Options, values)
     except ValueError as error:
         raise ValueError(f"its options are of another version of the suite: {error}; measure a new run") from None
+
+
+def misspelt(arguments) -> str | None:
+    """The problem with an option of `arguments` that begins like ours and is none; None if there is no such option."""
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name.startswith("--ffn") and name not in FLAGS.values():
+            return f"{name}: there is no such option; {nearest(name, FLAGS.values())}".rstrip("; ")
+    return None

@@ -88,8 +88,11 @@ class Nowhere:
         pass
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser, pluginmanager):
     ffn_options.add(parser)
+    if problem := ffn_options.misspelt(pluginmanager.get_plugin("pytestconfig").invocation_params.args):
+        print(problem, file=sys.stderr)
+        raise SystemExit(BAD_INPUT)  # pytest's own answer to an unknown option is a page long
 
 
 @pytest.hookimpl(tryfirst=True)

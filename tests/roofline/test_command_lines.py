@@ -59,6 +59,7 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
             "this machine has no NVIDIA GPU; leave it out to use the CPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
+        (("--ffn-token=64",), "did you mean --ffn-tokens?"),
         (("--benchmark-compare-fail=mean:5%",), "--benchmark-compare-fail needs --benchmark-compare"),
         (("--ffn-tp=3",), "--ffn-tp: tp=3 does not divide d_ff=3328 of xxl/16: choose a divisor of it"),
         ((ALL, *ODD), "--ffn-ranks: ranks=8 does not divide n=52, which weight_prefetch shards over them"),
