@@ -98,17 +98,19 @@ def _judges() -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{value.__name__}", value
 
 
-def _functions(holder: Any) -> dict[str, Any]:
+def _functions(holder: Any) -> dict[str, tuple]:
     functions = {}
     for name, value in vars(holder).items():
         if callable(value) or isinstance(value, property):
-            functions[name] = value
+            functions[name] = value, getattr(value, "__code__", None)
     return functions
 
 
-def _restore(holder: Any, functions: dict[str, Any]) -> None:
-    for name, function in functions.items():
+def _restore(holder: Any, functions: dict[str, tuple]) -> None:
+    for name, (function, code) in functions.items():
         setattr(holder, name, function)
+        if code:
+            function.__code__ = code
 
 
 def _at(place: str) -> Any:

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from kernels.bench import checks
 from roofline.protocol.messages import Broken
 from roofline.worker import process_state, rounds
 from roofline.worker.prepared import Entrant, PreparedCase
@@ -25,6 +26,7 @@ CHANGES = {
     "the handler of signal 14": lambda: signal.signal(signal.SIGALRM, print),
     "a timer": lambda: signal.alarm(60),
     "os.chdir": lambda: os.chdir("/"),
+    "functions of kernels.bench.checks": lambda: setattr(checks.error_of, "__code__", (lambda *given: 0.0).__code__),
     "functions of roofline.worker.rounds.Rounds": lambda: setattr(rounds.Rounds, "run_pass", print),
     "sys.stdout": lambda: setattr(sys, "stdout", io.StringIO()),
 }
@@ -36,6 +38,7 @@ def state():
         *(torch.get_default_device(), torch.is_autocast_enabled("cpu"), process_state._depth()),
         *(sys.gettrace(), sys.getprofile()),
         *(signal.getsignal(signal.SIGALRM), signal.alarm(0), os.getcwd(), sys.stdout, rounds.Rounds.run_pass),
+        checks.error_of.__code__,
     )
 
 
