@@ -14,7 +14,7 @@ from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES
 from roofline.theory.wires import EXERCISE_BALANCE
 
-PANEL_IN = 3.6
+PANEL_IN = 4
 
 ASIDE = 1.012
 """The factor between the places of two arms on one shape."""
@@ -54,7 +54,7 @@ def _scales(every_axes, cases) -> None:
 
     first = every_axes[0]
     first.set_xscale("log", base=2)
-    first.set(xlim=(min([0.6, *cases["ratio"]]) / 1.5, max([1.6, *cases["ratio"]]) * 1.5), ylim=(0, 2))
+    first.set(xlim=(min([0.6, *cases["ratio"]]) / 1.5, max([1.6, *cases["ratio"]]) * 1.5), ylim=(0, 1.8))
     first.set_yticks(np.linspace(0, 1, 6))
     first.xaxis.set_major_formatter("{x:g}")
     top = first.secondary_xaxis("top")

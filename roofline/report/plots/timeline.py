@@ -18,7 +18,7 @@ from roofline.store.run import Run
 from roofline.store.stats import grouped
 from roofline.theory.arms import BOTH, base_arm, is_serial
 
-LANE_IN, AROUND_IN = 0.3, 1.9
+LANE_IN, AROUND_IN = 0.3, 1.0
 """Inches of a lane, and of what is around all lanes of a panel."""
 
 EACH, HEIGHT = 2.5, 0.8
