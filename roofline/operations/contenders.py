@@ -28,6 +28,7 @@ from roofline.store.conditions import short as short
 from roofline.theory.words import nearest
 
 DEVICES = ("cpu", "cuda")
+KINDS = ("vendor", "library", "triton", "user")
 
 FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.0}
 """Seconds of a first call by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
@@ -68,6 +69,10 @@ class Contender:
     """Raises TypeError or ValueError for what it cannot take here."""
     describe: str | Callable[..., str] = BY_TORCH
     """Its configuration for these inputs, in words."""
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"contender {self.name}: kind {self.kind!r} is not known: take one of {', '.join(KINDS)}")
 
     def load(self) -> Any:
         """The function that is called, imported."""

@@ -13,6 +13,7 @@ from roofline.operations.shown import Field, Table
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
 from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -63,6 +64,8 @@ def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = 
 
     columns = {}
     for name in names:
+        if name not in fields:
+            raise ValueError(f"a table has the column {name!r}, which is no field; {nearest(name, fields)}declare it")
         field = fields[name]
         columns_of_cell = [name]
         write = FORMATS.get(field.format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import fields_of, operations_of, shown
@@ -64,7 +65,18 @@ def _figures(run: Run, cases: DataFrame) -> Iterator[tuple[str, Any]]:
     for op in operations_of(run):
         for name, place in shown(run, op).figures.items():
             if place:
-                yield name, loaded(place)(run)
+                yield name, _drawn(op, name, place, run)
+
+
+def _drawn(op: str, name: str, place: str, run: Run) -> Any:
+    """A figure that an operation declares; where it cannot be drawn, None, and a note of the run."""
+    try:
+        return loaded(place)(run)
+    except Exception as error:
+        *_, frame_of_error = extract_tb(error.__traceback__)
+        where = f"{Path(frame_of_error.filename).name}:{frame_of_error.lineno}"
+        run.notes.append(f"The figure {name} of {op} could not be drawn: {type(error).__name__}: {error} ({where}).")
+        return None
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:

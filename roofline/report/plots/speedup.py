@@ -53,8 +53,15 @@ def _placed(frame: DataFrame) -> DataFrame:
     """The rows with a ratio, each in its panel."""
     rows = compared(frame[frame["analysis"] == "throughput"].dropna(subset="m"))
     rows = rows[rows["contender"] != rows["baseline"] + AGAIN]
-    panel = [f"{shape_text(row)}, {row['dtype']}" for _, row in rows.iterrows()]
+    panel = [_panel(row) for _, row in rows.iterrows()]
     return rows.assign(panel=panel, ratio=rows["ratio_to_baseline"].astype(float))
+
+
+def _panel(row) -> str:
+    """The layer, tp and dtype of a row; of another operation than a matmul its id, without M."""
+    if layer := shape_text(row):
+        return f"{layer}, {row['dtype']}"
+    return row["shape"].replace(f"-m{row['m']:g}", "")
 
 
 def finding(rows: DataFrame) -> str:
@@ -64,7 +71,7 @@ def finding(rows: DataFrame) -> str:
     least = best.iloc[0]
     wins = (best["ratio"] > 1).sum()
     text = f"The fastest beats {least['baseline']} on {wins} of {len(best)} shapes"
-    return f"{text}; least {small_text(least['ratio'])}, {shape_text(least)}, M {least['m']:g}"
+    return f"{text}; least {small_text(least['ratio'])}, {least['panel'].partition(',')[0]}, M {least['m']:g}"
 
 
 def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list[str]) -> None:
