@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DARK = "#222222"
 GREY = "#777777"
 BARS = {"ls": "none", "ecolor": DARK, "elinewidth": 0.9, "capsize": 2, "zorder": 4}
@@ -30,7 +30,6 @@ LOOK = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
     "figure.dpi": 150,
-    "savefig.dpi": "figure",
     "svg.fonttype": "none",
     "svg.hashsalt": "roofline",
 }
