@@ -25,7 +25,10 @@ def prepared(frame):
     left_out = cases["shape"][is_left_out].unique()
     cases = cases[~cases["shape"].isin(left_out)].copy()
     if len(left_out):
-        cases.attrs["footer"] += f"\nleft out, as T_gemm or T_comm is void or was not measured: {named(left_out)}"
+        footer = cases.attrs.get("footer", "")
+        cases.attrs["footer"] = (
+            f"{footer}\nleft out, as T_gemm or T_comm is void or was not measured: {named(left_out)}"
+        )
     for end, of_time in (("", ""), ("_low", "_high"), ("_high", "_low")):
         of_ideal = cases[f"of_roof{end}"].fillna(cases["ideal_s"] / cases[f"time{of_time}_s"])
         cases[f"over{of_time}"] = 1 / of_ideal

@@ -14,9 +14,6 @@ from roofline.theory.bounds import Roof
 
 ISOLINES = (0.5, 0.75, 0.9)
 
-MARKS = (*MARKERS, "<", ">", "p")
-"""Marks that tell layers at a tp, and shapes of a file, from one another."""
-
 MANY = "many shapes"
 """The name of all shapes where there are more of them than marks: they look alike."""
 
@@ -31,12 +28,12 @@ def memory_roofline(frame):
     if cases.empty:
         return None
     weights = cases.apply(shape_text, axis=1)  # a layer at its tp, or the shape of a file
-    cases = cases.assign(weights=MANY if weights.nunique() > len(MARKS) else weights)
+    cases = cases.assign(weights=MANY if weights.nunique() > len(MARKERS) else weights)
     dtypes = cases["dtype"].unique()
     figure = theme.new(12.5, 5.8 * len(dtypes) + 0.6, frame, finding(cases))
     looks = {
         "palette": theme.colours(cases["contender"].unique()),
-        "markers": dict(zip(cases["weights"].unique(), MARKS, strict=False)),
+        "markers": dict(zip(cases["weights"].unique(), MARKERS, strict=False)),
     }
     for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
         rows = cases[cases["dtype"] == dtype]

@@ -10,7 +10,7 @@ from textwrap import wrap
 
 import numpy as np
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DARK = "#222222"
 GREY = "#777777"
 BARS = {"ls": "none", "ecolor": DARK, "elinewidth": 0.9, "capsize": 2, "zorder": 4}
@@ -33,7 +33,6 @@ LOOK = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
     "figure.dpi": 150,
-    "savefig.dpi": "figure",
     "svg.fonttype": "none",
     "svg.hashsalt": "roofline",
 }
