@@ -12,7 +12,7 @@ PATIENCE = 3
 class StopRule:
     """When to stop. Fixed before the first sample is seen."""
 
-    max_seconds: float = 7.0
+    max_seconds: float
     """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
     begins again."""
     width: float = 0.01
