@@ -4,8 +4,6 @@ Counted: master weights, gradients and the optimizer's moments in fp32, and what
 backward one. Not counted: what is alive for a moment only, as gathered weights and the outputs of the block at hand.
 """
 
-from dataclasses import dataclass
-
 from roofline.account.question import BF16_BYTES, Question
 from roofline.theory.chips import GB, GIB
 
@@ -24,25 +22,8 @@ INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's 
 """Elements that a block of so many matrices saves."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A row of what takes memory, on all devices together or as its note says."""
-
-    name: str
-    size_bytes: float
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A way to read how the saved activations are sharded, and what each device holds then."""
-
-    name: str
-    device_bytes: float
-    fits: bool | None
-    """None where the memory of a device is not known."""
-    least_devices: dict[str, int | None]
-    """{size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does}."""
+Part = tuple[str, float, str]
+"""(name, bytes, note) of what takes memory, on all devices together or as its note says."""
 
 
 def parts(question: Question) -> list[Part]:
@@ -50,35 +31,27 @@ def parts(question: Question) -> list[Part]:
     none of a model whose blocks nobody counted."""
     if not question.model.blocks:
         return []
-    rows = [Part(f"{name}, fp32", question.parameters * size) for name, size in STATE_BYTES.items()]
+    rows: list[Part] = []
+    for name, size in STATE_BYTES.items():
+        rows.append((f"{name}, fp32", question.parameters * size, ""))
     policy = SAVED[question.saved].format(inputs=INPUTS[question.model.matrices])
     note = f"of B = {question.tokens:,}: {saved_bytes_per_token(question):,} bytes a token, {policy}"
-    rows.append(Part("state", state_bytes(question), "the three together"))
-    rows.append(Part("saved activations, bf16", saved_bytes(question), note))
+    rows.append(("state", state_bytes(question), "the three together"))
+    rows.append(("saved activations, bf16", saved_bytes(question), note))
     if question.block_gathered_bytes:
-        rows.append(Part("gathered weights", question.block_gathered_bytes, "of a block, on each device; not counted"))
+        rows.append(("gathered weights", question.block_gathered_bytes, "of a block, on each device; not counted"))
     return rows
 
 
-def readings(question: Question) -> list[Reading]:
-    """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
-    ways: dict[str, float] = {"all sharded": 0}
-    if question.saved == "half":
-        ways = {
-            "the other half dropped, and computed again": 0,
-            "the other half kept, whole on every device": saved_bytes(question),
-        }
-    sharded = sharded_bytes(question)
-    memory_bytes = question.chip.memory_bytes
-    readings = []
-    for name, whole_bytes in ways.items():
-        device_bytes = sharded / question.devices + whole_bytes
-        fits = device_bytes <= memory_bytes if memory_bytes else None
-        least = {}
-        for text, size in _sizes(memory_bytes).items():
-            least[text] = least_devices(sharded, whole_bytes, size)
-        readings.append(Reading(name, device_bytes, fits, least))
-    return readings
+def readings(question: Question) -> dict[str, float]:
+    """{way to read the policy: bytes that each device holds whole, since they are not sharded}: of `half` there are
+    two."""
+    if question.saved != "half":
+        return {"all sharded": 0}
+    return {
+        "the other half dropped, and computed again": 0,
+        "the other half kept, whole on every device": saved_bytes(question),
+    }
 
 
 def state_bytes(question: Question) -> int:
@@ -112,7 +85,7 @@ def least_devices(sharded_bytes: float, whole_bytes: float, device_bytes: float)
     return -int(-sharded_bytes // room) if room > 0 else None
 
 
-def _sizes(device_bytes: int | None) -> dict[str, int]:
+def sizes(device_bytes: int | None) -> dict[str, int]:
     """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}. Empty where
     it is not known."""
     if not device_bytes:

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,22 +49,31 @@ def _readings(question: Question) -> list[str]:
         lacking = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
         return [f"  memory: not known of D,F alone; add {lacking}"]
     lines = []
-    for reading in memory.readings(question):
-        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
-        lines.append(f"  {verdict}, {reading.name}: {_gb_and_gib(reading.device_bytes)} on each device")
+    memory_bytes = question.chip.memory_bytes
+    sharded_bytes = memory.sharded_bytes(question)
+    for reading, whole_bytes in memory.readings(question).items():
+        device_bytes = sharded_bytes / question.devices + whole_bytes
+        lines.append(f"  {_fits(device_bytes, memory_bytes)}, {reading}: {_gb_and_gib(device_bytes)} on each device")
         enough = []
-        for size, devices in reading.least_devices.items():
+        for size, room_bytes in memory.sizes(memory_bytes).items():
+            devices = memory.least_devices(sharded_bytes, whole_bytes, room_bytes)
             enough.append(f"{size} from N = {devices:,} on" if devices else f"{size} at no N")
         if enough:
             lines.append(f"    enough: {', '.join(enough)}")
     return lines
 
 
-def _memory(parts: list[Part]) -> list[str]:
+def _fits(needed_bytes: float, room_bytes: int | None) -> str:
+    """The verdict on the memory of a chip, as far as that is known."""
+    if not room_bytes:
+        return "it takes"
+    return "it fits" if needed_bytes <= room_bytes else "it does not fit"
+
+
+def _memory(parts: Sequence[Part]) -> list[str]:
     rows = [["MEMORY in training", "GB", "GiB", ""]]
-    for part in parts:
-        sizes = [_number(part.size_bytes / unit, 2) for unit in (GB, GIB)]
-        rows.append([f"  {part.name}", *sizes, part.note])
+    for name, size_bytes, note in parts:
+        rows.append([f"  {name}", _number(size_bytes / GB, 2), _number(size_bytes / GIB, 2), note])
     return aligned(rows, "<>><")
 
 
@@ -155,8 +165,8 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
     if isinstance(case, Attention):
         whole = case.saved_bytes(scores=True)
         rows = [
-            Part("scores in memory", whole, "q, k, v, probabilities"),
-            Part("flash", case.saved_bytes(scores=False), "q, k, v, out, a float a row"),
+            ("scores in memory", whole, "q, k, v, probabilities"),
+            ("flash", case.saved_bytes(scores=False), "q, k, v, out, a float a row"),
         ]
     else:
         whole = sum(case.memory.values())
@@ -164,11 +174,9 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
         for name, size in case.memory.items():
             note = f"of {case.facts['m']:,} tokens" if name == "activations" else f"{case.parameters:,} weights"
             if size:
-                rows.append(Part(name, size, note))
-        rows.append(Part("in all", whole, "and what lives for a moment only"))
-    fits = ""
-    if chip.memory_bytes:
-        fits = "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
+                rows.append((name, size, note))
+        rows.append(("in all", whole, "and what lives for a moment only"))
+    fits = f"{_fits(whole, chip.memory_bytes)}, " if chip.memory_bytes else ""
     needs = f"by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}"
     return "\n".join([f"{case.id}: {fits}{needs}", *_memory(rows)])
 

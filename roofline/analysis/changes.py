@@ -10,13 +10,13 @@ and power on made-up runs whose spread is known; docs/how.md has how far runs of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.verdicts import HIDDEN, SPEED, Change
 from roofline.store.run import Run
-from roofline.store.stats import blocks, by_process, processes
+from roofline.store.stats import units, values_by
 from roofline.theory.simulator import hidden_fraction
 
 BETWEEN_RUNS = 0.013
@@ -34,23 +34,19 @@ Sides = Sequence[Sequence[Values]]
 
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     """The values of a record's case in a run; {} where it has no ratio, or fewer than two processes have one."""
-    if of == SPEED and record["ratio_to_baseline"] is None:
-        return {}
-    shape = run.shape_of(record["shape"], record["contender"])
-    times_s = shape.times_s(record["contender"])
-    groups = shape.groups
-    if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
-        block_of = blocks(groups)
-        groups = {index: (block, 0) for index, block in block_of.items()}
+    contender = record["contender"]
+    shape = run.shape_of(record["shape"], contender)
     anchor = shape.anchor or {}
+    function: Callable[..., float] = _log_speed
+    series = [anchor]
     if of == HIDDEN:
-        values = by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=anchor)
-    else:
-        values = by_process(_log_speed, times_s, anchor, groups=groups, anchor=anchor)
+        function = hidden_fraction
+        series = [*unsplit_times_s(shape)]
+    values = values_by(units(shape.groups), function, *series, shape.times_s(contender), anchor=anchor)
     return values if len(values) > 1 else {}
 
 
-def _log_speed(time_s: float, baseline_s: float) -> float:
+def _log_speed(baseline_s: float, time_s: float) -> float:
     return math.log(baseline_s / time_s)
 
 

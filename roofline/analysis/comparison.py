@@ -26,9 +26,8 @@ from roofline.store.stats import geometric_mean, grouped
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
-NEITHER = "neither"
-"""Lacks a case that both sides have and that is not compared: its wires differ, or it is void."""
-
+NOT_COMPARED = "not compared"
+"""A case that both sides have: its wires differ, or it is void."""
 
 Measured = list[tuple[Run, dict]]
 """(run, record) of those that measured a case."""
@@ -46,24 +45,17 @@ class CaseChange(NamedTuple):
     verdict: str = ""
 
 
-class Missing(NamedTuple):
-    """A case that some run lacks, or that is not compared, and why."""
-
-    case: str
-    missing_in: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class Comparison:
     """The result of `compare`."""
 
-    base_runs: int
-    new_runs: int
+    base: Sequence[Run]
+    new: Sequence[Run]
     differences: dict[str, tuple[str, str]]
     means: list[CaseChange]
     cases: list[CaseChange]
-    missing: list[Missing]
+    missing: list[tuple[str, str, str]]
+    """(where it is missing or `NOT_COMPARED`, why, case) of each that has no verdict in some run."""
     baseline_speed: float | None
     """Geometric mean of the baseline's own speed, NEW over BASE: how far the machine moved between the runs."""
 
@@ -74,7 +66,7 @@ class Comparison:
         """1 where a case or a contender in the mean is slower; if `strict`, also where one is undecided or missing."""
         if any(row.verdict == SLOWER for row in (*self.cases, *self.means)):
             return 1
-        is_missing = any(case.missing_in != NEITHER for case in self.missing)
+        is_missing = any(where != NOT_COMPARED for where, _, _ in self.missing)
         return int(strict and (is_missing or self.count(UNDECIDED) > 0))
 
 
@@ -123,15 +115,15 @@ class Pair:
         """Where it is missing, and why it cannot be compared in all runs; empty where it can. Times over wires that
         differ, or that missed their pace, say nothing in any run."""
         if self.is_void:
-            return NEITHER, "void: its link was off its pace in one of the runs"
+            return NOT_COMPARED, "void: its link was off its pace in one of the runs"
         if self.judged_by == SPEED and not self.on_one_wire:
             way_out = "--ffn-wires-of=RUN takes those of another run"
-            return NEITHER, f"judged by its time, and the wires differ: {way_out}"
+            return NOT_COMPARED, f"judged by its time, and the wires differ: {way_out}"
         if all(chain(*self.values)):
             return "", ""
         has_baseline = None not in self.all_of("ratio_to_baseline")
         reason = "too few rounds to say how far they vary" if has_baseline else "no baseline was timed beside it"
-        return "BASE or NEW", reason
+        return "missing in BASE or NEW", reason
 
     def row(self, change: Change) -> CaseChange:
         notes = []
@@ -159,12 +151,12 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     for pair in pairs:
         where, reason = pair.problem()
         if where:
-            missing.append(Missing(pair.case, where, reason))
-        if where != NEITHER and all(pair.telling) and not pair.is_of_baseline:
+            missing.append((where, reason, pair.case))
+        if where != NOT_COMPARED and all(pair.telling) and not pair.is_of_baseline:
             judged.append(pair)
     return Comparison(
-        base_runs=len(base),
-        new_runs=len(new),
+        base=base,
+        new=new,
         differences=changed,
         means=_means(judged, len(runs)),
         cases=_cases(judged),
@@ -241,8 +233,8 @@ def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     return {f"{side} {number}": run for number, run in enumerate(runs, 1)}
 
 
-def _missing(runs: dict[str, Run], cases: Iterable[str]) -> list[Missing]:
-    """The cases that some run measured and others did not."""
+def _missing(runs: dict[str, Run], cases: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The cases that some run measured and others did not, as `Comparison.missing`."""
     lacking = []
     for name, run in runs.items():
         reasons = {}
@@ -254,5 +246,5 @@ def _missing(runs: dict[str, Run], cases: Iterable[str]) -> list[Missing]:
                 lacking.append(((case, reasons.get(case, "not asked for")), name))
     missing = []
     for (case, reason), names in grouped(lacking).items():
-        missing.append(Missing(case, ", ".join(names), reason))
+        missing.append((f"missing in {', '.join(names)}", reason, case))
     return missing

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 from roofline.host.container import cores
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
+from roofline.operations.contenders import Contender
 from roofline.operations.matmul import Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
@@ -269,38 +270,27 @@ class Planner(base.Planner):
     """
 
     def __init__(self, op: str, peer_wire: str, options):
-        super().__init__(options)
-        self._op = op
+        names = arms_of(op, gpu=False)
+        on_gpu = [name + PERSISTENT for name in BY_PERSISTENT if name in names] + arms_of(op, gpu=True)
+        arms = [Contender(name, "") for name in names]  # their runner knows how each is called
+        arms += [Contender(name, "", devices=("cuda",)) for name in on_gpu if name not in names]
+        threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
+        if options.world == 1 and threads > 1:
+            arms.append(Contender(ALL_CORES, "", devices=("cpu",)))
+        super().__init__(options, arms)
         self._peer_wire = peer_wire
 
-    def arms(self, device: str) -> list[str]:
-        """The arms that `device` runs."""
-        names = arms_of(self._op, gpu=False)
-        if device == "cpu":
-            threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
-            if self.options.world == 1 and threads > 1:
-                names.append(ALL_CORES)
-            return names
-        names += [name + PERSISTENT for name in BY_PERSISTENT if name in names]
-        return list(dict.fromkeys(names + arms_of(self._op, gpu=True)))
-
     def choices(self) -> list[str]:
-        peer = [PEER] if self._peer_wire else []
-        return list(dict.fromkeys(self.arms("cuda") + self.arms("cpu") + peer))
-
-    def timed_names(self) -> list[str]:
-        options = self.options
-        names = self.arms(options.device)
-        has_peer = PEER in (options.contenders or ()) or (options.world > 1 and options.device == "cuda")
-        if has_peer and self._peer_wire and options.timed:
-            names.append(PEER)
-        return names
+        return super().choices() + [PEER] * bool(self._peer_wire)
 
     def names(self, case) -> list[str]:
+        options = self.options
+        chosen = options.contenders or ()
         names = self.timed_names()
-        if chosen := self.options.contenders:
-            return [name for name in names if name in chosen]
-        return [name for name in names if name != PEER or case.wire == self._peer_wire]
+        is_like_peer = options.world > 1 and options.device == "cuda" and case.wire == self._peer_wire
+        if options.timed and self._peer_wire and (is_like_peer or PEER in chosen):
+            names.append(PEER)
+        return [name for name in names if name in chosen] if chosen else names
 
 
 def declare(case: type[Gathering], parts: Parts, example: str, peer_wire: str = "") -> base.Operation:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.comparison import NEITHER, CaseChange, Comparison, compare, named_runs
+from roofline.analysis.comparison import CaseChange, Comparison, compare, named_runs
 from roofline.analysis.records import frame
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.report import tables
@@ -45,10 +45,7 @@ def run(options) -> int:
     comparison = compare(base, new, allow=options.allow)
     if options.figure:
         print(draw(base, new, options.figure))
-    if options.markdown:
-        print(markdown(comparison, base, new))
-    else:
-        print("\n".join(terminal(comparison)))
+    print(markdown(comparison) if options.markdown else terminal(comparison))
     return comparison.exit_code(strict=options.strict)
 
 
@@ -109,7 +106,7 @@ def summary(comparison: Comparison) -> list[str]:
     tests = len(comparison.cases)
     lines.append(
         f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
-        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
+        f"{len(comparison.base)} BASE, {len(comparison.new)} NEW"
     )
     least = [row.change.resolution for row in comparison.cases]
     lines.append(
@@ -123,22 +120,14 @@ def summary(comparison: Comparison) -> list[str]:
         lines.append(f"the baseline's own speed moved by {moved} between the runs")
     for name, (of_base, of_new) in comparison.differences.items():
         lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
-    return lines + _missing(comparison)
+    return lines + tables.by_reason(comparison.missing)
 
 
-def _missing(comparison: Comparison) -> list[str]:
-    """A line for each reason why cases are not compared."""
-    rows = []
-    for case, where, reason in comparison.missing:
-        rows.append(("not compared" if where == NEITHER else f"missing in {where}", reason, case))
-    return tables.by_reason(rows)
+def terminal(comparison: Comparison) -> str:
+    return "\n".join([*summary(comparison), "", *tables.terminal(table(comparison.cases))])
 
 
-def terminal(comparison: Comparison) -> list[str]:
-    return [*summary(comparison), "", *tables.terminal(table(comparison.cases))]
-
-
-def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
+def markdown(comparison: Comparison) -> str:
     """The text for a pull request: the counts first, what changed in the open, the rest folded away."""
     lines = [f"- {tables.escaped(line)}" for line in summary(comparison)]
     parts = ["\n".join(lines)]
@@ -148,8 +137,8 @@ def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) ->
     every = tables.markdown(table(comparison.cases))
     parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{every}\n\n</details>")
     footers = []
-    for side, runs in (("BASE", base), ("NEW", new)):
-        for name, run in named_runs(side, runs).items():
-            footers.append(f"{name}: {tables.escaped(run.metadata['footer'])}")
+    runs = named_runs("BASE", comparison.base) | named_runs("NEW", comparison.new)
+    for name, run in runs.items():
+        footers.append(f"{name}: {tables.escaped(run.metadata['footer'])}")
     parts.append("  \n".join(footers))
     return "\n\n".join(parts)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def read(path) -> DataFrame:
     try:
         content = Path(path).read_bytes()
         events = json.loads(gzip.decompress(content) if str(path).endswith(".gz") else content)["traceEvents"]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+    except Exception as error:
         message = f"{path} is no trace ({error!r}): give what torch.profiler's export_chrome_trace wrote"
         raise ValueError(message) from None
     table = DataFrame(events, columns=["ph", "cat", "name", "tid", "ts", "dur", "args"])

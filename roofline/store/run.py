@@ -14,25 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.store import lines, typed
 from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
-from roofline.store.stats import Interval, by_process, estimate, time_of
+from roofline.store.stats import Interval, estimate, processes, time_of, values_by
 from roofline.theory.work import Work
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-SAMPLE_COLUMNS = {
-    "case": "its case id",
-    "shape": "the case id without the contender",
-    "contender": "contender, arm, or what took turns with them for comparison",
-    "role": 'of what took turns to compare with: `gemm`, `link`, `preset`, `contended`, `probe`, `part`; else ""',
-    "round": "index of the round",
-    "position": "in the order of that round",
-    "pass": "which return to the shape, from 1",
-    "process": "which process measured it",
-    "apart": 'the contender that took turns alone with the baseline; "" where all took turns together',
-    "time_s": "seconds",
-}
-"""Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
 
 LOOPBACK = (
     "void, loopback: ranks share a machine, where gloo takes its time from the cores that compute, or a GPU. Results "
@@ -188,7 +174,7 @@ class Shape:
 
     def ratios(self, contender: str) -> dict[int, float]:
         """{process: the baseline's typical time over that of a contender}."""
-        return by_process(truediv, self.anchor or {}, self.times_s(contender), groups=self.groups)
+        return values_by(processes(self.groups), truediv, self.anchor or {}, self.times_s(contender))
 
     @property
     def anchor(self) -> dict[int, float] | None:
@@ -298,7 +284,7 @@ class Run:
     """Notes beside those in the metadata."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
-    derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    derived: dict = field(default_factory=dict, compare=False)
     """Results of analyses on a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
@@ -425,7 +411,8 @@ class Run:
                 shape.round_count = len(shape.rounds)
 
     def samples(self) -> DataFrame:
-        """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
+        """A row for each timed call; results/README.md documents the columns. Behind them are those of the values read
+        beside the time, NaN where one was not read. Calls that a late host spoilt are absent."""
         import pandas
 
         rows = []
@@ -445,4 +432,4 @@ class Run:
                         "time_s": time_s,
                     }
                     rows.append(row | round_.values.get(name, {}))
-        return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
+        return pandas.DataFrame(rows)

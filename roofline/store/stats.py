@@ -86,15 +86,19 @@ def processes(groups: Groups) -> dict[int, int]:
     return of_round
 
 
-def by_process(
-    of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
-) -> dict[int, float]:
-    """{process: `of(typical value of each series)`}, of each process that has all of them; {} where a series has fewer
-    than `LEAST_ROUNDS` beside the anchor."""
+def units(groups: Groups) -> dict[int, int]:
+    """{round: its process}, or where all are of one its block: what varies from one to the next is independent."""
+    of_round = processes(groups)
+    return of_round if len({*of_round.values()}) > 1 else blocks(groups)
+
+
+def values_by(
+    unit_of: Mapping[int, Any], of: Callable[..., float], *series: Series, anchor: Series | None = None
+) -> dict[Any, float]:
+    """{unit: `of(typical value of each series)`}, of each unit of rounds that has all of them; {} where a series has
+    fewer than `LEAST_ROUNDS` beside the anchor."""
     anchor = anchor or series[0]
-    if not _says_how_far(anchor, series):
-        return {}
-    return _values(of, _typical(anchor, series, processes(groups)))
+    return _values(of, _typical(anchor, series, unit_of)) if _says_how_far(anchor, series) else {}
 
 
 def _says_how_far(anchor: Series, series: tuple[Series, ...]) -> bool:
