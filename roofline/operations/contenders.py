@@ -46,8 +46,6 @@ def by_library(name: str) -> Callable[..., str]:
 BY_TORCH = by_library("torch")
 ENDS = ": what ends the process, as argparse may, belongs under if __name__ == '__main__'"
 """Stands behind the error of an import that does."""
-OTHER = "; {0} is {1} here: if you mean another, rename that, or name a file in it by its path, FILE::NAME"
-"""Stands there where a package that is in use has the name of one that was not found."""
 
 
 @dataclass(frozen=True)
@@ -270,10 +268,19 @@ def _module(place: str) -> ModuleType:
         if isinstance(error, SystemExit):
             last += ENDS
         if isinstance(error, ImportError):
-            package = (error.name or "").partition(".")[0]
-            if package in sys.modules:
-                last += OTHER.format(package, sys.modules[package].__file__)
+            last += _clash(error.name or "", [file.parent] if file else map(Path, sys.path))
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
+
+
+def _clash(name: str, folders: Iterable[Path]) -> str:
+    """Why a module was not found in these folders, where a package that is in use has its name; else empty."""
+    package = name.partition(".")[0]
+    for ours in getattr(sys.modules.get(package), "__path__", []):
+        for folder in folders:
+            if (theirs := folder / package).is_dir() and not theirs.samefile(ours):
+                text = f"; {package} is {ours} here, and not {theirs.absolute()}"
+                return f"{text}: rename that, or name a file in it by its path, FILE::NAME"
+    return ""
 
 
 def _signature_problem(function: Callable, **keywords: str) -> str:

@@ -122,13 +122,13 @@ def test_file_that_cannot_be_loaded_gets_one_line(place, name, source, message):
 
 
 @pytest.mark.parametrize("by", ["{0}/mine.py::f", "kernels.fast:f"])
-def test_a_package_of_a_name_of_ours_is_told_with_its_path(tmp_path, monkeypatch, by):
+def test_a_package_of_a_name_of_ours_is_told_with_both_paths(tmp_path, monkeypatch, by):
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "fast.py").write_text("def f(x, w, out=None): pass")
     (tmp_path / "mine.py").write_text("from kernels.fast import f")
     monkeypatch.syspath_prepend(tmp_path)
-    ours = f"kernels is {Path(vendor.__file__).parent}/__init__.py here: if you mean another, rename that, or"
-    with pytest.raises(ValueError, match=re.escape(ours)):
+    both = f"kernels is {Path(vendor.__file__).parent} here, and not {tmp_path}/kernels: rename that, or"
+    with pytest.raises(ValueError, match=re.escape(both)):
         contenders.load(contenders.parse(by.format(tmp_path)))
 
 
