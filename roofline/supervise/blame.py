@@ -28,8 +28,8 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
     if end.broke:
         outcome = end.broke.outcome
     elif end.is_hung:
-        limit = worker.patience.words if worker.patience else ""
-        outcome = Outcome(FAILED, f"hung {where}: it was not over in {limit}")
+        option = "; --ffn-first-call-seconds sets another" if step == Step.CALL else ""
+        outcome = Outcome(FAILED, f"hung {where}: it was not over in {worker.limit_s:.4g} s, the limit{option}")
     return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 
