@@ -426,18 +426,14 @@ def test_x_loses_no_row_of_what_is_measured(three_shapes):
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("from roofline.report import tables\ntables.markdown", "could not be drawn (interrupted by SIGTERM); "),
-        ("pytest_benchmark_update_json", "interrupted by SIGTERM at its end; draw the report with: "),
-    ],
+    "place",
+    ["from roofline.report import tables\ntables.markdown", "pytest_benchmark_update_json"],
     ids=["report", "json"],
 )
-def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, message):
+def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place):
     run = three_shapes(more=f"\n{place} = lambda *a: os.kill(os.getpid(), signal.SIGTERM)\n")
     assert run.code == 2
-    assert message in run.text
-    assert "python3 -m roofline report " in run.text
+    assert "interrupted by SIGTERM at its end; draw the report with: python3 -m roofline report " in run.text
     assert "Traceback" not in run.text
     assert "go on with it" not in run.text  # all is measured
     assert sorted(run.measured) == sorted(ALL)
