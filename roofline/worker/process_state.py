@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -83,8 +82,7 @@ def settings() -> Iterator[Setting]:
     yield Setting("the garbage collector", gc.isenabled, lambda was: gc.enable() if was else gc.disable())
     if hasattr(os, "sched_getaffinity"):
         yield Setting("its cores", partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
-    if threading.current_thread() is threading.main_thread():
-        yield from _of_signals()
+    yield from _of_signals()
 
 
 def _judges() -> Iterator[tuple[str, Any]]:
