@@ -324,7 +324,7 @@ class Runner(roof.Runner):
 
     def contenders(self, case):
         arms = {name: Contender(name, name) for name in case.arms}
-        return arms | {"ddp": Contender("ddp", Ddp, first_call="usual")}
+        return arms | {"ddp": Contender("ddp", Ddp)}
 
     def operands(self, prepared):
         if reason := self.ranks.world and self.ranks.world.why_not("nccl"):

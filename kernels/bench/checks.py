@@ -20,7 +20,7 @@ from roofline.host.device_errors import RefusedError
 from roofline.worker.bound import time
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
-from roofline.worker.rounds import NOT_JOINED, Inputs
+from roofline.worker.rounds import Inputs
 
 norm = Tensor.norm  # bound before a file of a user's is imported, as `randint` is
 
@@ -40,6 +40,7 @@ GUARD_ROWS = 64
 
 LATER_S = 0.1
 """Seconds after which a thread has done what a call has left to it, if that is short."""
+NOT_JOINED = "and right later: what it hands to a thread or a stream goes on when it returns; have it wait for that"
 
 SLICE = 64 * GROUP
 """Rows of w that are float64 at a time."""

@@ -7,7 +7,6 @@ at that level over the processes so far: all of them hold together with `SURE` (
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple
 
 from roofline.analysis.fields import MeasuredCase
@@ -21,8 +20,6 @@ POWER = 1.5
 """The chance is spent as this power of the number of processes."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
-OTHERS, STOLEN = 0.05, 0.02
-"""The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 
 
 class Decision(NamedTuple):
@@ -84,18 +81,3 @@ def fields(case: MeasuredCase) -> dict:
     """The decision's fields of a record; {} where there is none."""
     decision = decision_of(case)
     return decision._asdict() if decision else {}
-
-
-def disturbance(shapes: Sequence[Shape]) -> str:
-    """The disturbances of `shapes` while they were measured, in words; empty without any."""
-    words = []
-    for field, limit, text in (
-        ("others_share", OTHERS, "other processes took {} of the CPU"),
-        ("stolen_share", STOLEN, "other guests of the machine took {} of the CPU"),
-    ):
-        share = median(shape.telemetry.get(field) or 0.0 for shape in shapes)
-        if share > limit:
-            words.append(text.format(f"{100 * share:.0f} %"))
-    if any(shape.telemetry.get("throttled") for shape in shapes):
-        words.append("the clock was held down")
-    return ", and ".join(words)

@@ -30,12 +30,13 @@ from roofline.theory.words import nearest
 DEVICES = ("cpu", "cuda")
 KINDS = ("vendor", "library", "triton", "user")
 
-FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.0}
-"""Seconds of a first call by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
+FIRST_CALL_S = {"user": 300.0, "compiled": 900.0, "tuned": 1800.0}
+"""Seconds of a first call by its kind, with all it compiles, where that may take longer than usual
+(`supervise.limits.LIMIT_S`). --ffn-first-call-seconds says another.
 
-Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
+A user's may autotune, or import a compiler. `torch.compile` takes
 minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
-multiple of that. One that uses no CPU hangs sooner: `supervise.limits.LIMIT_S`."""
+multiple of that."""
 
 
 def by_library(name: str) -> Callable[..., str]:

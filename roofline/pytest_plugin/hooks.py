@@ -72,7 +72,7 @@ def replay(name: str, samples: list[float]) -> Callable[[], float]:
     return timer
 
 
-class Nowhere:
+class Nowhere(io.BytesIO):
     """A file that keeps nothing: a path for pytest-benchmark 5.3, an open file for those before it."""
 
     def __fspath__(self) -> str:
@@ -80,12 +80,6 @@ class Nowhere:
 
     def __str__(self) -> str:
         return "the run's folder"
-
-    def __enter__(self) -> io.BytesIO:
-        return io.BytesIO()
-
-    def __exit__(self, *failure) -> None:
-        pass
 
 
 def pytest_addoption(parser, pluginmanager):
@@ -321,8 +315,6 @@ def pytest_report_collectionfinish(config):
     if short := state.plan.short_shapes:
         few = f"fewer than {FEWEST_ROUNDS} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
         text += f"\n{short} of {len(state.planned)} shapes get {few}"
-    if state.hello:
-        text += f"\na worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"
     return text
 
 
@@ -449,7 +441,7 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         state.narrator.report(session)
         print("\n".join(state.narrator.closing_lines()))
-    except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
+    except KeyboardInterrupt as signal:  # while it was saved, drawn or summed up
         if not is_timed:
             raise
         name = str(signal) or "Ctrl-C"

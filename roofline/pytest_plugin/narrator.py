@@ -68,12 +68,9 @@ class Narrator:
             write(folder, run if run.end else None)
             if html.LACKING:
                 self._state.problems.append(html.LACKING)
-        except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
+        except Exception as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-            if isinstance(error, KeyboardInterrupt):
-                session.exitstatus = pytest.ExitCode.INTERRUPTED
-                reason = f"interrupted by {str(error) or 'Ctrl-C'}"
             self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import OTHERS, STOLEN
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.overlap import overlapping, valid
 from roofline.analysis.verdicts import UNDECIDED
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 MARGIN = 0.03
 """The distance of a ratio from 1, or of a ceiling from its values, up to which it is not told."""
+OTHERS, STOLEN = 0.05, 0.02
+"""The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
 IN_A_GRAPH = 0.8

@@ -8,14 +8,6 @@ from roofline.store.outcome import FAILED, Outcome
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.session import Session
 
-WHERE = {
-    Step.PREPARE: "while its shape was prepared",
-    Step.CALL: "in its first call",
-    Step.TURNS: "while it was timed",
-    Step.RECHECK: "when it was checked again",
-    Step.STEADY: "in a block",
-}
-
 
 def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None:
     """The outcome of what a worker was at when it ended, with the step and the rank; None where it ended well, or was
@@ -23,13 +15,12 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
     if end.is_well or worker.is_stopped or session.end_reason or session.signals:
         return None
     step = end.step.step
-    where = WHERE.get(step, f"at its {step}")
-    outcome = Outcome(FAILED, f"{end.how}, {where}")
+    outcome = Outcome(FAILED, f"{end.how}, at its {step}")
     if end.broke:
         outcome = end.broke.outcome
     elif end.is_hung:
-        limit = worker.patience.words if worker.patience else ""
-        outcome = Outcome(FAILED, f"hung {where}: it was not over in {limit}")
+        option = "; --ffn-first-call-seconds sets another" if step == Step.CALL else ""
+        outcome = Outcome(FAILED, f"hung at its {step}: it was not over in {worker.limit_s:.4g} s, the limit{option}")
     return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 

@@ -34,7 +34,6 @@ from roofline.protocol.messages import (
 from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
 from roofline.supervise import orphans
-from roofline.supervise.limits import Patience
 from roofline.supervise.orphans import DEATH_S
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
@@ -77,8 +76,8 @@ class WorkerEnd:
 class Told:
     """A worker that runs now: what it is asked for, and what it has told by now."""
 
-    patience: Patience | None = None
-    """Of one in a process of its own: with its present step, once somebody waits for its end."""
+    limit_s = deadline = 0.0
+    """How long, and until when, its present step may take, once somebody waits for the end of that."""
     is_stopped = False
     """Whether it was told to."""
 
@@ -106,7 +105,7 @@ class Told:
         match message:
             case StepBegan():
                 self.step = message
-                self.patience = None
+                self.limit_s = 0.0
             case JournalLines():  # the step at that shape is over
                 self.step = replace(self.step, shape="")
             case Broke():

@@ -16,8 +16,8 @@ from roofline.protocol.messages import Message, Request, Stopped
 from roofline.store import typed
 from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
-from roofline.supervise.epochs import Epochs, RankLostError
-from roofline.supervise.limits import Patience
+from roofline.supervise.epochs import RankLostError
+from roofline.supervise.limits import limit_s
 from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
 from roofline.worker import worker as worker_here
@@ -101,15 +101,16 @@ def _begun(session: Session, request: Request) -> list[Child]:
     return [worker]
 
 
-def _patience(session: Session, worker: Child) -> Patience:
-    """The patience with a worker at its step, by what a call of the baseline took, or else by its work and what the
+def _set_limit(session: Session, worker: Child) -> None:
+    """Set the limit of a worker at its step, by what a call of the baseline took, or else by its work and what the
     machine does."""
-    options, shape, call_s = session.options, worker.step.shape, 0.0
+    shape, call_s = worker.step.shape, 0.0
     if shape:
         case, _ = operations.parse(shape)
         usual_s = case.work.flop / flops_per_s(session.hello["machine"])
         call_s = max(usual_s, session.checked[shape].baseline_call_s if shape in session.checked else 0.0)
-    return Patience(worker.step, options, call_s, worker.process.pid)
+    worker.limit_s = limit_s(worker.step, session.options, call_s)
+    worker.deadline = time.monotonic() + worker.limit_s
 
 
 def _look(session: Session, workers: list[Child]) -> Messages:
@@ -117,14 +118,15 @@ def _look(session: Session, workers: list[Child]) -> Messages:
     its limit."""
     look_s = LOOK_S
     for worker in workers:
-        worker.patience = worker.patience or _patience(session, worker)
-        look_s = min(look_s, worker.patience.left_s)
+        if not worker.limit_s:
+            _set_limit(session, worker)
+        look_s = min(look_s, worker.deadline - time.monotonic())
     ready = wait([worker.channel for worker in workers], max(0.0, look_s))
-    have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
+    have_ranks_failed = session.epochs and session.epochs.store_get("failed")
     for worker in list(workers):
         if worker.channel in ready or worker.is_over:
             message = worker.hear()
-        elif have_failed or (worker.patience and worker.patience.is_over()):
+        elif have_ranks_failed or time.monotonic() >= worker.deadline:
             message = worker.ended(worker.stands())
         else:
             continue
@@ -134,14 +136,6 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         else:
             yield worker, message
             worker.go_on(stop=session.is_over(worker))
-
-
-def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
-    """True where another rank has failed. A signal that came to one ends the run here, too."""
-    name = epochs.store_get("interrupted")
-    if name and not session.signals:
-        session.signals.append((name, time.monotonic()))
-    return bool(epochs.store_get("failed"))
 
 
 def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:

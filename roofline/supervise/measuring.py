@@ -7,7 +7,7 @@ import time
 
 from roofline.analysis import decision
 from roofline.protocol.messages import Kind, Request, StepBegan
-from roofline.store.run import Run, Shape
+from roofline.store.run import Run
 from roofline.store.stats import grouped
 from roofline.supervise import stages
 from roofline.supervise.apart import Cases
@@ -73,7 +73,7 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
 
 def close_decided(session: Session) -> None:
     """End the shapes that have the passes of the plan and are decided; all of them where the run has taken `MOST_TIMES`
-    the time of its plan, or comes nearest to that now, or where a decision is not to be expected."""
+    the time of its plan, or comes nearest to that now."""
     run = session.run
     still_open = []
     for name in run.interrupted:
@@ -84,22 +84,9 @@ def close_decided(session: Session) -> None:
             still_open.append(shape)
         else:
             session.writer.add(pass_line(shape, stopped_by="decision"))
-    if still_open and (is_time_up(run) or _is_given_up(session, still_open)):
+    if still_open and is_time_up(run):
         for shape in still_open:
             session.writer.add(pass_line(shape, stopped_by="time"))
-
-
-def _is_given_up(session: Session, shapes: list[Shape]) -> bool:
-    """True where no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
-    disturbance = "" if session.is_gone_on else decision.disturbance(shapes)
-    session.is_gone_on = True
-    if not disturbance:
-        return False
-    words = f"{len(shapes)} of {len(session.planned)} shapes are undecided after the time of the plan: {disturbance}"
-    reason = f"{words}. They were given up; end what disturbs, and measure again."
-    session.narrator.say(reason)
-    session.writer.note("decisions", reason)
-    return True
 
 
 def passes_done(session: Session) -> int:

@@ -51,8 +51,6 @@ class Session:
     """The processes that this one has begun, while it measures."""
     end_reason: str = ""
     """Why nothing more can be measured, if that is so."""
-    is_gone_on: bool = False
-    """Whether decisions were waited for, or given up, when the time of the plan was over."""
     interrupted: str = ""
     """What interrupted pytest, in words."""
     problems: list[str] = field(default_factory=list)

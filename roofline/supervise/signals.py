@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from roofline.operations.options import options_of, way_on
@@ -31,9 +31,8 @@ def name_of(number: int) -> str:
 
 def answer(handler) -> None:
     """Answer the signals, and Ctrl-C, by `handler` from here on, as `signal.signal` takes it."""
-    with suppress(ValueError):  # not in the main thread
-        for number in ALL:
-            signal.signal(number, handler)
+    for number in ALL:
+        signal.signal(number, handler)
 
 
 def ignore_signals() -> None:
@@ -43,27 +42,25 @@ def ignore_signals() -> None:
 
 def install() -> None:
     """Turn the signals into KeyboardInterrupt. A signal that someone handles already, or ignores (nohup), stays as it
-    is; so do all outside the main thread."""
+    is."""
     for number in ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
-            with suppress(ValueError):  # not in the main thread
-                signal.signal(number, interrupt)
+            signal.signal(number, interrupt)
 
 
 @contextmanager
 def noted() -> Iterator[list[tuple[str, float]]]:
     """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A signal that is
-    ignored stays so, and outside the main thread all are."""
+    ignored stays so."""
     names: list[tuple[str, float]] = []
     before = {}
 
     def note(number: int, frame) -> None:
         names.append((name_of(number), time.monotonic()))
 
-    with suppress(ValueError):  # not in the main thread
-        for number in ALL:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, note)
+    for number in ALL:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, note)
     try:
         yield names
     finally:

@@ -24,8 +24,6 @@ LATE = (
     "the host, is to enqueue its work and return; else close the programs that keep the host busy"
 )
 """Why an entrant of a GPU has no samples."""
-ON_STREAM = {"cpu": "", "cuda": ", on the current stream or behind it: what it hands to another has to wait for that"}
-"""Work on a stream that does not wait is over before the sample begins."""
 COSTS = {"host_s": call_costs.host_s, "graph_s": call_costs.graph_s}
 
 
@@ -247,7 +245,8 @@ class ShapePasses:
             if time and time.value < least.seconds:
                 reason = (
                     f"{name}: faster than the chip can be: {1e6 * time.value:.2f} us, where {least.why} take "
-                    f"{1e6 * least.seconds:.2f} us; have each call do all of its work{ON_STREAM[worker.device]}"
+                    f"{1e6 * least.seconds:.2f} us; have each call do all of its work, and the current stream wait for "
+                    "what it hands to another"
                 )
                 self.prepared.reject(name, Outcome(FAILED, reason))
 

@@ -17,7 +17,7 @@ from roofline.protocol.messages import is_of_contender
 from roofline.protocol.stop_rule import PATIENCE, StopRule
 from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
-from roofline.worker.bound import os, time
+from roofline.worker.bound import os
 from roofline.worker.clocks import Call
 
 Mark = bytearray | mmap.mmap
@@ -30,11 +30,10 @@ contender, the fraction of all calls."""
 LONGEST_UNSEEN = 8
 """After so many rounds without a look, an entrant is looked at once more at the end."""
 
-LATER_S = 1.0
-"""So long after a wrong result, a right one is that of work which went on when its call had returned."""
-
-RECALLED = "though the check's was right: it may reuse an earlier result"
-NOT_JOINED = "and right later: what it hands to a thread or a stream goes on when it returns; have it wait for that"
+WRONG = (
+    "the result of a timed call was wrong: {}, though the check's was right: it may reuse an earlier result, or what "
+    "it hands to a thread or a stream goes on when it returns; have it wait for that"
+)
 NO_TIME = (
     "a timed call took no time: none of its work came between the two events around it; have it work on the current "
     "stream, and have that wait for what it hands to another"
@@ -280,7 +279,6 @@ class Rounds:
             with self._clock.while_busy(begin_look):
                 yield
             begin_look()  # a clock need not have such a place
-            results = dict(self._returned)
         finally:
             self._returned.clear()
         for name, problem in zip(looked_at, problems, strict=True):
@@ -289,9 +287,7 @@ class Rounds:
             except Exception as error:
                 raise CallError(name) from error
             if words:
-                time.sleep(LATER_S)
-                why = RECALLED if self._looks[name](results[name])() else NOT_JOINED
-                self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
+                self.wrong[name] = f"{name}: {WRONG.format(words)}"
             self._looked_at[name] = len(self.rounds)
 
     def _narrow(self) -> bool:

@@ -102,7 +102,7 @@ def test_who_ends_two_workers_alone_is_not_tried_on_the_rest(made):
         made.end_worker(name, "a")
         made.end_worker(name, "a", apart="a")
         made.close(name, "a", done=False)
-    assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, in its first call")
+    assert made.lost == dict.fromkeys(["up-a", "down-a"], "a: signal 9, at its first call")
     reason = "a: not tried alone, alone it failed on 2 shapes."
     assert made.trials.next(made.planned) == ("", {})
     assert made.trials.given_up == {"gate-a": reason, "out-a": reason}

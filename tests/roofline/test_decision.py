@@ -92,9 +92,7 @@ def test_what_one_look_says():
 NOISY = """
 import itertools, math, random, types
 from roofline.supervise import child, measuring, session
-from roofline.host import telemetry
 
-telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()
 TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
 now = [0.0]
@@ -137,17 +135,6 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert Counter(record["verdict"] for record in records_of(run.kept)) == {None: 3, SAME: 1, UNDECIDED: 2}
     assert "1 SAME, 2 UNDECIDED of 3 at +-3 %, 99 % sure (alpha spent over 6 looks)" in run.text
     assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
-
-
-def test_what_others_disturb_is_given_up_after_the_time_of_the_plan(noisy):
-    run = noisy(others=0.2)
-    assert run.code == 0  # as of any run with decisions that did not come
-    assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
-    assert set(by_tokens(run, "processes").values()) == {LEAST}
-    reason = "2 of 3 shapes are undecided after the time of the plan: other processes took 20 % of the CPU."
-    assert reason in run.text
-    assert reason in run.report
-    assert by_tokens(noisy("-k", "m128", others=0.05), "processes")[128] > LEAST
 
 
 def test_a_run_that_is_cut_off_goes_on_deciding(noisy):

@@ -51,7 +51,7 @@ def test_profiler_that_dies_costs_names_alone(by_forks):
     outcome = by_forks(conftest=DIES)
     assert outcome.code == 0
     assert len(outcome.cases) == 6
-    assert "Kernel names: not all were found: signal 9 (SIGKILL), in its first call" in outcome.text
+    assert "Kernel names: not all were found: signal 9 (SIGKILL), at its first call" in outcome.text
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_help_and_page_name_every_limit_of_a_first_call():
     flag = "--ffn-first-call-seconds"
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith(f"| `{flag} ")]
-    limits = sorted([*FIRST_CALL_S.values(), *LIMIT_S[Step.CALL].values()])
+    limits = sorted({*FIRST_CALL_S.values(), *LIMIT_S[Step.CALL].values()})
     for text in (helps()[flag], *rows):
         assert sorted(map(float, re.findall(r"\d+", text))) == limits
 

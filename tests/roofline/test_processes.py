@@ -58,7 +58,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(by_forks):
     run = by_forks(passes=2, processes=3, fault="later-numpy 256 SIGKILL")
     assert run.code == 1
-    assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
+    assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), at its turns")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
     for shape in run.kept.shapes.values():
         of = {round_.pass_index: round_.process for round_ in shape.rounds}

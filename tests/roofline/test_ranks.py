@@ -49,7 +49,7 @@ def ranks(zygote, tmp_path_factory):
 
 
 ARM, BLOCKS = ["chunk_launches"], ["row_block_launches"]
-RAISED, KILLED, HUNG = "ArithmeticError: planted (planted.py", "signal 9 (SIGKILL), while it was timed", "hung while it"
+RAISED, KILLED, HUNG = "ArithmeticError: planted (planted.py", "signal 9 (SIGKILL), at its turns", "hung at its turns"
 STRUCK = [
     ("1 call SIGKILL", 2, ARM, f"rank 1: {KILLED}"),
 ]
@@ -63,7 +63,7 @@ STRUCK_SLOWLY = [
     ("2 call SIGKILL", 4, ARM, f"rank 2: {KILLED}"),
     ("1 call SIGSTOP", 2, ARM, f"rank 1: {HUNG}"),
     ("0 call c", 2, ARM, f"rank 0: {HUNG}"),
-    ("1 check c", 2, ARM, "rank 1: hung in its first call"),
+    ("1 check c", 2, ARM, "rank 1: hung at its first call"),
 ]
 
 
