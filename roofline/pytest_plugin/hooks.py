@@ -315,6 +315,8 @@ def pytest_report_collectionfinish(config):
     if short := state.plan.short_shapes:
         few = f"fewer than {FEWEST_ROUNDS} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
         text += f"\n{short} of {len(state.planned)} shapes get {few}"
+    if state.hello:
+        text += f"\na worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"
     return text
 
 

@@ -133,7 +133,8 @@ def follow(epochs: Epochs, root: Path, mine: dict) -> int:
     """Be a rank other than 0, whose workers begin and end as rank 0 says, until that says that the run is over. Returns
     an exit code. `mine` is what rank 0 compares."""
     child = end = None
-    signals.ignore_signals()  # rank 0, to which torchrun sends them too, ends the run
+    # Rank 0 is told of a signal, and ends the run.
+    signals.answer(lambda number, frame: epochs.store_set("interrupted", signals.name_of(number)))
     with orphans.adopted() as own:
         try:
             epochs.store_set(f"hello {epochs.rank}", mine)

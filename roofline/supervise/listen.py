@@ -16,7 +16,7 @@ from roofline.protocol.messages import Message, Request, Stopped
 from roofline.store import typed
 from roofline.supervise import orphans, signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
-from roofline.supervise.epochs import RankLostError
+from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.limits import limit_s
 from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
@@ -122,11 +122,11 @@ def _look(session: Session, workers: list[Child]) -> Messages:
             _set_limit(session, worker)
         look_s = min(look_s, worker.deadline - time.monotonic())
     ready = wait([worker.channel for worker in workers], max(0.0, look_s))
-    have_ranks_failed = session.epochs and session.epochs.store_get("failed")
+    have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
     for worker in list(workers):
         if worker.channel in ready or worker.is_over:
             message = worker.hear()
-        elif have_ranks_failed or time.monotonic() >= worker.deadline:
+        elif have_failed or time.monotonic() >= worker.deadline:
             message = worker.ended(worker.stands())
         else:
             continue
@@ -136,6 +136,14 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         else:
             yield worker, message
             worker.go_on(stop=session.is_over(worker))
+
+
+def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
+    """True where another rank has failed. A signal that came to one ends the run here, too."""
+    name = epochs.store_get("interrupted")
+    if name and not session.signals:
+        session.signals.append((name, time.monotonic()))
+    return bool(epochs.store_get("failed"))
 
 
 def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:

@@ -129,6 +129,7 @@ class Worker:
             "passes": clock.passes,
             "processes": clock.processes,
             "machine": machine.describe(self.device),
+            "share_bytes": machine.worker_bytes(self.device),
         }
         self.tell(MachineFound(fields | loaded[0].ranks.metadata()))
 
