@@ -76,6 +76,7 @@ def settings() -> Iterator[Setting]:
         for device in ("cpu", "cuda"):
             switch = partial(torch.set_autocast_enabled, device)
             yield Setting(f"torch.autocast of {device}", partial(torch.is_autocast_enabled, device), switch)
+        yield Setting("the depth of torch.autocast", _depth, _leave_autocast)
     for name, holder in _judges():
         yield Setting(f"functions of {name}", partial(_functions, holder), partial(_restore, holder))
     yield Setting("sys.settrace", _tracer, sys.settrace)
@@ -123,6 +124,22 @@ def _tracer() -> Any:
     """The tracing function, unless that is a debugger, which somebody sets by hand."""
     function = sys.gettrace()
     return None if isinstance(getattr(function, "__self__", None), bdb.Bdb) else function
+
+
+def _depth() -> int:
+    """How many blocks of autocast this is in: within one, casts of weights are kept, also of weights that change."""
+    import torch
+
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _leave_autocast(was: int) -> None:
+    import torch
+
+    while torch.autocast_decrement_nesting() > was:
+        pass
+    torch.clear_autocast_cache()
 
 
 def _of_signals() -> Iterator[Setting]:

@@ -10,7 +10,7 @@ import torch
 
 from kernels.bench import checks
 from roofline.protocol.messages import Broken
-from roofline.worker import rounds
+from roofline.worker import process_state, rounds
 from roofline.worker.prepared import Entrant, PreparedCase
 
 CHANGES = {
@@ -19,7 +19,8 @@ CHANGES = {
     "torch.backends.cuda.matmul.allow_tf32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
     "torch.set_grad_enabled": lambda: torch.set_grad_enabled(False),
     "torch.set_default_device": lambda: torch.set_default_device("meta"),
-    "torch.autocast of cpu": lambda: torch.set_autocast_enabled("cpu", True),
+    "torch.autocast of cpu": lambda: torch.autocast("cpu").__enter__(),
+    "the depth of torch.autocast": lambda: torch.autocast("cpu", enabled=False).__enter__(),
     "sys.settrace": lambda: sys.settrace(lambda *about: None),
     "sys.setprofile": lambda: sys.setprofile(lambda *about: None),
     "the handler of signal 14": lambda: signal.signal(signal.SIGALRM, print),
@@ -34,7 +35,7 @@ CHANGES = {
 def state():
     return (
         *(torch.get_num_threads(), torch.mm, torch.backends.cuda.matmul.allow_tf32, torch.is_grad_enabled()),
-        *(torch.get_default_device(), torch.is_autocast_enabled("cpu")),
+        *(torch.get_default_device(), torch.is_autocast_enabled("cpu"), process_state._depth()),
         *(sys.gettrace(), sys.getprofile()),
         *(signal.getsignal(signal.SIGALRM), signal.alarm(0), os.getcwd(), sys.stdout, rounds.Rounds.run_pass),
         checks.error_of.__code__,
