@@ -45,8 +45,8 @@ class Epochs:
         from torch.distributed import PrefixStore
 
         self.rank, self.size, self.store = rank, size, PrefixStore("supervisors", store)
-        self.number, self.loopback = 0, True
-        """`number` is that of the epoch that was begun last."""
+        self.number = 0
+        """That of the epoch that was begun last."""
         self._has_left = False
 
     def store_set(self, key: str, value: Any = True) -> None:
@@ -83,7 +83,7 @@ class Epochs:
         """Ask all ranks for a worker that does what `request` says; returns that, with what workers are told of
         ranks."""
         self.number += 1
-        request = replace(request, world={"size": self.size, "epoch": self.number, "loopback": self.loopback})
+        request = replace(request, world={"size": self.size, "epoch": self.number})
         self.store_set(f"epoch {self.number}", request)
         return request
 

@@ -36,8 +36,6 @@ def greet(session: Session) -> None:
         match message:
             case MachineFound(fields):
                 session.hello = fields
-                if session.epochs:
-                    session.epochs.loopback = fields["ranks"]["loopback"]
             case WorkerEnd():
                 if outcome := outcome_of(session, worker, message):
                     session.end(f"a worker that only looks at the machine ended: {outcome.reason}")

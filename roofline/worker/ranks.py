@@ -42,11 +42,14 @@ class Ranks:
         self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         self.store = PrefixStore(f"epoch {epoch}", store)
         self._steps = 0
-        self.loopback = True
-        """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
         self.world: Any = None
         self.clock: Any = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
+
+    @cached_property
+    def loopback(self) -> bool:
+        """Whether some talk inside a machine; all ranks ask for it in step."""
+        return len(set(self.gather(_network(), "what network they are on"))) < self.size
 
     @cached_property
     def group(self):
@@ -106,9 +109,8 @@ class Ranks:
         for name, value in recorded(SETTINGS).items():
             if not name.endswith(("_ID", "HOSTID")):
                 mine[name] = value
-        each = self.gather([mine, torch.get_num_threads(), _network()], "what the ranks run on")
-        settings, threads, networks = zip(*each, strict=True)
-        self.loopback = len({*networks}) < self.size
+        each = self.gather([mine, torch.get_num_threads()], "what the ranks run on")
+        settings, threads = zip(*each, strict=True)
         fields = {
             "backend": "gloo",
             "world": self.size,
@@ -188,12 +190,10 @@ def _network() -> str:
 
 
 def of_worker(world: dict) -> Ranks:
-    """The ranks of a worker, by what its supervisor says: `size`, `epoch` and `loopback`."""
+    """The ranks of a worker, by what its supervisor says: `size` and `epoch`."""
     from torch.distributed import TCPStore
 
     address = os.environ["MASTER_ADDR"]
     port = int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
-    ranks = Ranks(store, int(os.environ["RANK"]), world["size"], epoch=world["epoch"])
-    ranks.loopback = world["loopback"]
-    return ranks
+    return Ranks(store, int(os.environ["RANK"]), world["size"], epoch=world["epoch"])

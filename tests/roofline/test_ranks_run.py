@@ -103,13 +103,12 @@ def test_a_sample_whose_threads_lacked_a_core_is_dropped(monkeypatch, fake_time,
     assert time_s == (pytest.approx(1.0, abs=1e-4) if kept else None)
 
 
-def test_all_ranks_are_told_whether_they_share_a_machine():
+def test_all_ranks_are_asked_for_a_worker_of_the_same_epoch():
     epochs = Epochs(HashStore(), rank=0, size=2)
-    epochs.loopback = False  # which rank 0 has learnt
     request = epochs.begin(Request(Kind.MEASURE, options={}, cases={}))
     epochs.store_set("left 1")
     assert epochs.close() == ""
-    assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1, "loopback": False}
+    assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1}
 
 
 def test_ranks_leave_together_and_all_that_wait_may_have_ended_the_run():
