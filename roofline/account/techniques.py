@@ -31,23 +31,21 @@ class Technique:
 
 @dataclass(frozen=True)
 class Effect:
-    """A technique's effect on the bound, and its cost to a device. Numbers are None where it cannot be used."""
+    """The question after a technique, None where that cannot be used, with its bound and its cost to a device."""
 
     name: str
     reason: str
-    helps: bool = False
-    tokens: float | None = None
-    tokens_of_now: float | None = None
-    memory_bytes: float | None = None
-    """More than now, or less."""
-    received_of_now: float | None = None
-    """The bytes of a forward pass of as many tokens as the bound is now, over those that are received now."""
+    after: Question | None = None
+    more_bytes: float = 0.0
+    """Than now; below 0 where it saves some."""
+    tokens: float = math.inf
 
 
 def effects(now: Question) -> list[Effect]:
     """The effects of all techniques, those first that lower the bound of `now` most."""
+    least = bound(now).tokens * (1 - 1e-9)  # by more than rounding
     rows = [_effect(technique, now) for technique in TECHNIQUES]
-    return sorted(rows, key=lambda effect: math.inf if not effect.helps or effect.tokens is None else effect.tokens)
+    return sorted(rows, key=lambda effect: effect.tokens if effect.tokens < least else math.inf)
 
 
 def _effect(technique: Technique, now: Question) -> Effect:
@@ -62,20 +60,8 @@ def _effect(technique: Technique, now: Question) -> Effect:
     more_bytes = device_bytes - _device_bytes(now) if now.model.blocks else 0.0  # else nobody knows either
     if more_bytes > 0 and device_bytes > room_bytes:
         problem = f"{device_bytes / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
-        return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
-    before = bound(now).tokens
-    tokens = bound(after).tokens
-    at_bound = before if before < math.inf else 0
-    received_now = _received_bytes(now, at_bound)
-    return Effect(
-        technique.name,
-        reason,
-        helps=tokens < before * (1 - 1e-9),  # by more than rounding
-        tokens=tokens,
-        tokens_of_now=tokens / before if before and max(tokens, before) < math.inf else None,
-        memory_bytes=more_bytes,
-        received_of_now=_received_bytes(after, at_bound) / received_now if received_now else None,
-    )
+        return Effect(technique.name, f"{problem}; {reason}", None, more_bytes)
+    return Effect(technique.name, reason, after, more_bytes, bound(after).tokens)
 
 
 def _device_bytes(question: Question) -> float:
@@ -84,7 +70,7 @@ def _device_bytes(question: Question) -> float:
     return memory.sharded_bytes(question) / question.devices + gathered_bytes
 
 
-def _received_bytes(question: Question, tokens: float) -> float:
+def received_bytes(question: Question, tokens: float) -> float:
     """The bytes that a device receives in a forward pass of all blocks."""
     of_block = 0.0
     for collective in collectives(question):

@@ -140,18 +140,21 @@ def _techniques(question: Question) -> list[str]:
     """The rows of all techniques, each with its reason below it. A pipeline's stages work side by side on all devices,
     so that tokens are told over these."""
     effects = techniques.effects(question)
+    now = bound(question).tokens
+    at_bound = now if now < math.inf else 0
+    received_now = techniques.received_bytes(question, at_bound)
     rows = [["WHAT LOWERS THE BOUND, best first", "a device", "of now", "memory", "received"]]
     for effect in effects:
-        sign = "+" if effect.memory_bytes and effect.memory_bytes > 0 else "-"
-        rows.append(
-            [
-                f"  {effect.name}",
-                "-" if effect.tokens is None else _tokens(effect.tokens / question.devices, 1),
-                "" if effect.tokens_of_now is None else f"{effect.tokens_of_now:.2f}",
-                f"{sign}{_gb(abs(effect.memory_bytes))}" if effect.memory_bytes else "",
-                "" if effect.received_of_now is None else f"{effect.received_of_now:.2f}",
-            ]
-        )
+        tokens, of_now, more, received = "-", "", "", ""
+        if effect.more_bytes:
+            more = f"{'+' if effect.more_bytes > 0 else '-'}{_gb(abs(effect.more_bytes))}"
+        if effect.after:
+            tokens = _tokens(effect.tokens / question.devices, 1)
+            if at_bound and effect.tokens < math.inf:
+                of_now = f"{effect.tokens / now:.2f}"
+            if received_now:
+                received = f"{techniques.received_bytes(effect.after, at_bound) / received_now:.2f}"
+        rows.append([f"  {effect.name}", tokens, of_now, more, received])
     header, *lines = aligned(rows, "<>>>>")
     table = [header]
     for effect, line in zip(effects, lines, strict=True):

@@ -60,15 +60,15 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     cases = frame[(frame["op"] == "matmul") & (frame["contender"] != frame["baseline"] + AGAIN)]
     libraries = {NUMPY, *cases["baseline"]}
     libraries |= {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
-    speeds = cases.pivot(index="shape", columns="contender", values="time_s").rdiv(1.0)
-    ours = speeds.drop(columns=libraries, errors="ignore").dropna(how="all")
-    others = speeds.loc[ours.index, speeds.columns.isin(libraries)].dropna(axis="columns")
+    times_s = cases.pivot(index="shape", columns="contender", values="time_s")
+    ours = times_s.drop(columns=libraries, errors="ignore").dropna(how="all")
+    others = times_s.loc[ours.index, times_s.columns.isin(libraries)].dropna(axis="columns")
     others = others.drop(columns=[guess for tuned, guess in GUESSES.items() if tuned in others], errors="ignore")
     if ours.empty or others.empty:
         return None
     ratios = []
-    fastest = others.agg(geometric_mean).idxmax()
-    for shape_id, name in ours.idxmax(axis="columns").items():
+    fastest = others.agg(geometric_mean).idxmin()
+    for shape_id, name in ours.idxmin(axis="columns").items():
         shape = run.shapes[shape_id]
         of_library = shape.ratios(fastest)
         ratios.append({index: ratio / of_library[index] for index, ratio in shape.ratios(name).items()})

@@ -277,11 +277,10 @@ class Planner(base.Planner):
         threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
         if options.world == 1 and threads > 1:
             arms.append(Contender(ALL_CORES, "", devices=("cpu",)))
+        if peer_wire:
+            arms.append(Contender(PEER, "", devices=()))  # `names` says where
         super().__init__(options, arms)
         self._peer_wire = peer_wire
-
-    def choices(self) -> list[str]:
-        return super().choices() + [PEER] * bool(self._peer_wire)
 
     def names(self, case) -> list[str]:
         options = self.options

@@ -60,10 +60,6 @@ def error_text(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
-def number_text(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}g}"
-
-
 def ends_text(low: float, high: float, text: Callable[[float], str]) -> str:
     """The ends of an interval of what is above 0.
 
@@ -106,9 +102,11 @@ def ratio_text(value: float, low: float, high: float, text=interval_text) -> str
 def bytes_text(count: int) -> str:
     """Bytes in MB or GB, to three digits.
 
-    >>> bytes_text(999_000_000), bytes_text(1_200_000_000)
-    ('999 MB', '1.2 GB')
+    >>> bytes_text(0), bytes_text(999_000_000), bytes_text(1_200_000_000)
+    ('-', '999 MB', '1.2 GB')
     """
+    if not count:
+        return "-"
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
@@ -134,9 +132,9 @@ FORMATS: dict[str, Callable] = {
     "percent": percent_text,
     "growth": growth_text,
     "roof": roof_text,
-    "number": number_text,
+    "number": "{:.3g}".format,
     "number4": "{:.4g}".format,
-    "bytes": lambda count: bytes_text(count) if count else "-",
+    "bytes": bytes_text,
     "bandwidth": lambda rate: f"{rate / 1e9:.3g} GB/s",
     "kernel": kernels_text,
     "link": lambda kind: HOW.get(kind, kind),

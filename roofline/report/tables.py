@@ -67,13 +67,10 @@ def texts(frame: DataFrame, names: Iterable[str], fields: Mapping[str, Field] = 
         if name not in fields:
             raise ValueError(f"a table has the column {name!r}, which is no field; {nearest(name, fields)}declare it")
         field = fields[name]
-        columns_of_cell = [name]
-        write = FORMATS.get(field.format)
-        if not write:
-            columns_of_cell += field.ends
-            write = WITH_ENDS[field.format]
+        ends_shown = field.ends if field.format in WITH_ENDS else ()
+        write = (FORMATS | WITH_ENDS)[field.format]
         cells = []
-        for value, *ends in frame[columns_of_cell].to_numpy(object):
+        for value, *ends in frame[[name, *ends_shown]].to_numpy(object):
             cells.append("-" if pandas.isna(value) else write(value, *ends))
         if {*cells} - {"", "-"}:
             columns[field.header] = cells

@@ -128,7 +128,11 @@ class Shape:
                     if name in line:
                         setattr(self, name, value)
             case "round":
-                self.add_round(read)
+                if self.rounds and read.index <= self.rounds[-1].index:
+                    raise ValueError(
+                        f"round {read.index} is there already; two processes wrote at once, so measure anew"
+                    )
+                self.rounds.append(read)
             case "timeline":
                 self.timelines[read.contender] = line
             case "counters":
@@ -140,17 +144,6 @@ class Shape:
                 for name, kernels in read.kernel_names.items():
                     about = {"kernel_name": kernels, "binary": read.binaries.get(name)}
                     self.entrants.get(name, {}).update(about)
-
-    def add_round(self, new: Round) -> None:
-        """Add a round. Raises ValueError where one of its index is there."""
-        if self.rounds and new.index <= self.rounds[-1].index:
-            raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
-        self.rounds.append(new)
-
-    def keep_whole_passes(self) -> None:
-        """Forget the rounds of a pass that was cut off: it is made anew."""
-        self.rounds = [round_ for round_ in self.rounds if round_.pass_index <= self.passes]
-        self.round_count = len(self.rounds)
 
     def get(self, name: str, default: Any = None) -> Any:
         """A parameter, or else a fact."""
@@ -366,9 +359,9 @@ class Run:
             case "run":
                 raise ValueError("it is a second first line")
             case "resumed":
-                self.open_or_close(None)
+                self.resume()
             case "end":
-                self.open_or_close(line)
+                self.end = line
             case "links":
                 self.metadata["links"] = line
             case "idle":
@@ -387,14 +380,14 @@ class Run:
                     raise ValueError(f"it is of {key!r}, a shape that no line before it describes")
                 self.shapes[key].apply(kind, read, line)
 
-    def open_or_close(self, end: dict | None) -> None:
-        """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
-        self.derived.clear()
-        self.end = end
-        if end is None:
-            self.note_lost_rounds()
-            for name in self.interrupted:
-                self.shapes[name].keep_whole_passes()
+    def resume(self) -> None:
+        """The run is gone on with: passes that were cut off are made anew, and their rounds forgotten."""
+        self.end = None
+        self.note_lost_rounds()
+        for name in self.interrupted:
+            shape = self.shapes[name]
+            shape.rounds = [round_ for round_ in shape.rounds if round_.pass_index <= shape.passes]
+            shape.round_count = len(shape.rounds)
 
     def add_shape(self, shape: Shape) -> None:
         """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""

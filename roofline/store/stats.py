@@ -71,11 +71,9 @@ def estimate(
         return None
     means = map(fmean, zip(*typical.values(), strict=True))
     value = of(*map(math.exp, means))
-    if not _says_how_far(anchor, series):
-        return student(value, [])
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(groups))
-    return student(value, [*_values(of, typical).values()], log=log)
+    return student(value, [*_values(of, anchor, series, typical).values()], log=log)
 
 
 def processes(groups: Groups) -> dict[int, int]:
@@ -98,16 +96,16 @@ def values_by(
     """{unit: `of(typical value of each series)`}, of each unit of rounds that has all of them; {} where a series has
     fewer than `LEAST_ROUNDS` beside the anchor."""
     anchor = anchor or series[0]
-    return _values(of, _typical(anchor, series, unit_of)) if _says_how_far(anchor, series) else {}
+    return _values(of, anchor, series, _typical(anchor, series, unit_of))
 
 
-def _says_how_far(anchor: Series, series: tuple[Series, ...]) -> bool:
-    """True where each series has rounds enough beside the anchor to say how far its typical value may be off."""
-    return all(len(anchor.keys() & values.keys()) >= LEAST_ROUNDS for values in series)
-
-
-def _values(of: Callable[..., float], typical: dict[Any, list[float]]) -> dict[Any, float]:
-    """{unit: `of(typical values)`}, by their logarithms there."""
+def _values(
+    of: Callable[..., float], anchor: Series, series: tuple[Series, ...], typical: dict[Any, list[float]]
+) -> dict[Any, float]:
+    """{unit: `of(typical values)`}, by their logarithms there; {} where a series has too few rounds beside the anchor
+    to say how far its typical value may be off."""
+    if any(len(anchor.keys() & values.keys()) < LEAST_ROUNDS for values in series):
+        return {}
     values = {}
     for unit, logs in typical.items():
         values[unit] = of(*map(math.exp, logs))
@@ -138,25 +136,18 @@ def ratio_of(numerator: Series, denominator: Series, groups: Groups | None = Non
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
     """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the
     anchor."""
-    logs = []
-    for values in series:
-        logs.append(_typical_logs(unit_of, anchor, values))
-    typical = {}
-    for unit in logs[0]:
-        if all(unit in of_series for of_series in logs):
-            typical[unit] = [of_series[unit] for of_series in logs]
-    return typical
-
-
-def _typical_logs(unit_of: Mapping[int, Any], anchor: Series, values: Series) -> dict[Any, float]:
-    """{unit: logarithm of the typical value of a series}."""
     rounds = grouped((unit_of[index], (index, value)) for index, value in anchor.items())
-    logs = {}
+    typical = {}
     for unit, pairs in sorted(rounds.items()):
-        ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
-        if ratios:
-            logs[unit] = middle([math.log(value) for _, value in pairs]) + middle(ratios)
-    return logs
+        of_anchor = middle([math.log(value) for _, value in pairs])
+        logs = []
+        for values in series:
+            ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
+            if ratios:
+                logs.append(of_anchor + middle(ratios))
+        if len(logs) == len(series):
+            typical[unit] = logs
+    return typical
 
 
 def middle(values: list[float]) -> float:

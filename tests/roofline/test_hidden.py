@@ -123,11 +123,9 @@ def test_a_trace_without_communication_hides_nothing(tmp_path):
 
 NO_TRACES = [
     ("cut.json", b'{"traceEvents": ['),
-    ("empty.json", b"{}"),
     ("list.json", b"[1]"),
     ("plain.json.gz", b"{}"),
-    ("cut.json.gz", gzip.compress(b"{}")[:-9]),
-    ("wrong.json.gz", gzip.compress(b"{}")[:10] + b"wrong"),
+    ("cut.json.gz", gzip.compress(b"{}", mtime=0)[:-9]),
 ]
 
 

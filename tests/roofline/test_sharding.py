@@ -8,7 +8,7 @@ import pytest
 from account_settings import BLOCKS, EXERCISE, H100, D, F, ask, h100, v5p
 
 from roofline.account.communication_bound import best_split, bound, crossings, forward, least_d_ff, splits
-from roofline.account.techniques import effects
+from roofline.account.techniques import effects, received_bytes
 from roofline.theory.chips import GB, find
 from roofline.theory.models import Model
 
@@ -81,29 +81,32 @@ def test_each_reason_stands_where_it_is_true(name, setting, text):
 
 
 def test_stages_keep_their_weights_gathered():
-    stages = by_name(v5p())["4 pipeline stages"]
+    now = v5p()
+    stages = by_name(now)["4 pipeline stages"]
     # All 32 blocks of the largest stage in place of one, each over tp = 4; and what it holds for 31.5.
     held = (16 * ALL_WEIGHTS / 2 + TOKENS * BLOCKS * (D + F) * 2) / 64
-    assert stages.memory_bytes == pytest.approx(31 * ALL_WEIGHTS / 4 / BLOCKS + held * 0.5 / 31.5)
+    assert stages.more_bytes == pytest.approx(31 * ALL_WEIGHTS / 4 / BLOCKS + held * 0.5 / 31.5)
     # A quarter of the blocks, 32 / 126, gathers and scatters; of four times the tokens on a device.
-    weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 16 * bound(v5p()).tokens
-    assert stages.received_of_now == pytest.approx(32 * (weights + 4 * activations) / (126 * (weights + activations)))
+    weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 16 * tokens(now)
+    of_now = received_bytes(stages.after, tokens(now)) / received_bytes(now, tokens(now))
+    assert of_now == pytest.approx(32 * (weights + 4 * activations) / (126 * (weights + activations)))
 
 
 def test_what_does_not_fit_a_device_is_no_choice():
     now = h100({"fsdp": 1024})
     stages = by_name(now, device_bytes=80 * GB, tokens=0)["4 pipeline stages"]
     # 32 blocks of weights beside the state: 3517.58 GB / 1024 * 128 / 126 and 32 * 3.49 GB.
-    assert (stages.helps, stages.tokens) == (False, None)
+    assert stages.after is None
     assert stages.reason.startswith("115.16 GB do not fit a device of 80.00 GB; 4 times fewer devices hold")
     rows = [*by_name(now, device_bytes=120 * GB, tokens=0).values()]
-    assert (rows[0].name, rows[-1].helps) == ("4 pipeline stages", False)
-    bounds = [effect.tokens for effect in rows if effect.helps]
+    assert rows[0].name == "4 pipeline stages"
+    bounds = [effect.tokens for effect in rows if effect.tokens < tokens(now)]
     assert bounds == sorted(bounds)
+    assert rows[-1].tokens > tokens(now)
     # A device that holds too much already may still hold less.
     full = by_name(h100({"fsdp": 8}), device_bytes=80 * GB, tokens=1000)
-    assert full["8-bit gathers of weights"].tokens
-    assert full["4 pipeline stages"].tokens is None
+    assert full["8-bit gathers of weights"].after
+    assert full["4 pipeline stages"].after is None
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_lines_that_cannot_be_read_are_named(loaded, line, message):
 
 def test_a_line_sets_nothing_but_its_fields(loaded):
     """Not a method, nor what other lines tell."""
-    more = {"add_round": None, "__dict__": {}, "id": "other", "rounds": [], "of_a_later_version": 1}
+    more = {"apply": None, "__dict__": {}, "id": "other", "rounds": [], "of_a_later_version": 1}
     run = loaded([*WRITTEN[:3], WRITTEN[3] | more, WRITTEN[4]])
     assert run == loaded(WRITTEN, "plain")
 
