@@ -55,7 +55,7 @@ def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
 
 
 def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_path):
-    (tmp_path / "norm_matmul.py").write_text(FILE.replace("return (x @ w.T) *", "return 1.1 * (x @ w.T) *"))
+    (tmp_path / "norm_matmul.py").write_text(FILE.replace("return ((x @ w.T)", "return (1.1 * (x @ w.T)"))
     code, text = run(f"--ffn-operations={tmp_path}/norm_matmul.py", "--ffn-tokens=2")
     assert code == 1
     assert "norm_last: relative error 1.00e-01 is above 1e-05" in text
