@@ -51,19 +51,17 @@ def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
 def ceilings_of(run: Run) -> list[Ceiling]:
     """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
     beside a shape, or where it counts FLOP, a contender of the suite on a shape. Among equals it is the first."""
-    ceilings = [*_alone(run), *_beside_shapes(run)]
+    ceilings = [*_by_probes(run)]
     probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
     of_kind = grouped(((ceiling.kind, ceiling.dtype), ceiling) for ceiling in (*ceilings, *_by_contenders(run, probed)))
     return [max(group, key=lambda ceiling: ceiling.value) for group in of_kind.values()]
 
 
-def _alone(run: Run) -> Iterator[Ceiling]:
+def _by_probes(run: Run) -> Iterator[Ceiling]:
+    """Rates of probes alone, and beside shapes."""
     for line in run.ceilings:
         rate = line["value"], line.get("low", math.nan), line.get("high", math.nan)
         yield Ceiling(line["ceiling"], line["dtype"], *rate, f"{line['probe']}, alone")
-
-
-def _beside_shapes(run: Run) -> Iterator[Ceiling]:
     for shape in run.shapes.values():
         if name := _probe(shape):
             probe = shape.entrants[name]
