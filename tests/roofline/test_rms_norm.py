@@ -34,7 +34,10 @@ def test_a_run_has_its_field_table_and_figure_and_is_redrawn_with_its_file(zygot
     figure = folder / "norms.png"
     figure.unlink()
     assert main(["report", str(folder)]) == 0
-    assert "rms_norm is not known here, and is shown without what its code computes and draws" in (folder / "report.md").read_text()
+    assert (
+        "rms_norm is not known here, and is shown without what its code computes and draws"
+        in (folder / "report.md").read_text()
+    )
     assert not figure.exists()
     assert main(["report", str(folder), "--operations", str(FILE)]) == 0
     del operations.OPERATIONS["rms_norm"]
