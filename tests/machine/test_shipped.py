@@ -1,5 +1,5 @@
-"""Shipped kernels on the machine, exact: by default one configuration of each in bf16, under one order of events, both
-picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
+"""Shipped kernels on the machine, exact: by default one configuration of each in bf16 or fp8, under one order of events,
+both picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
 
 import math
 import os
@@ -42,15 +42,14 @@ def is_short(case: cases.Case) -> bool:
 
 
 def picked(names: tuple[str, ...], seed: int) -> list[cases.Case]:
-    """A short run: of each kernel, and dtype that it has, all cases of one configuration, or one case of what waits."""
-    configurations = {}
+    """A short run: of each kernel all cases of one configuration in one dtype, or one case of what waits."""
+    configurations: dict[str, dict[str, list[cases.Case]]] = {}
     for case in filter(is_short, hopper.every()):
         if case.kernel in names:
             dtype = re.search("bf16|fp8", case.title)
             configuration = case.title[: dtype.end() if dtype else 0]
             title = case.title if case.kernel in (*WAITING, *ARMS) else configuration
-            of_dtype = configurations.setdefault((case.kernel, dtype and dtype[0]), {})
-            of_dtype.setdefault(title, []).append(case)
+            configurations.setdefault(case.kernel, {}).setdefault(title, []).append(case)
     return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 

@@ -42,11 +42,12 @@ def test_a_run_of_every_other_feature_is_looked_at():
             assert f'"{feature}"' in Path(__file__).with_name(source).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "cases"),
     [
         ("attention", "test_attention and causal-forward and not compiled"),
-        pytest.param("transformer_step", "test_transformer_step and step-fp32", marks=pytest.mark.slow),
+        ("transformer_step", "test_transformer_step and step-fp32"),
     ],
 )
 def test_a_run_of_the_cpu_fills_the_fields_of_its_operation(op, cases, zygote, tmp_path):
