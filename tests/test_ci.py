@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 OF_OPERATIONS = [name for name in ("tests/attention", "tests/step") if (ROOT / name).is_dir()]
-KERNELS = " ".join(sorted([*OF_OPERATIONS, "tests/kernels", "tests/machine"]))
+KERNELS = " ".join(sorted([*OF_OPERATIONS, "tests/collectives/test_loads.py", "tests/kernels", "tests/machine"]))
 COLLECTIVES, PLANTED = "tests/collectives", "tests/machine/test_planted.py"
 NEWEST = {"test-triton-newest": "-m slow -k 'planted or largest'"}
 MACHINE = "-m 'slow or not slow'"

@@ -17,6 +17,7 @@ from arm_cases import ON_GPU
 from roofline.operations import OPERATIONS, Runners
 from roofline.operations.gathering import Sweep
 
+pytestmark = pytest.mark.slow
 SWEEP = Sweep(rows=(512,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), wires=("1GBps",))
 ENGINES = {"paced_engine": "1GBpsengine", "pcie": "pcie"}
 """The links of copy engines, with a wire each."""

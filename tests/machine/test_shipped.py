@@ -1,5 +1,5 @@
-"""Shipped kernels on the machine, exact: by default one configuration of each in bf16 or fp8, under one order of events,
-both picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
+"""Shipped kernels on the machine, exact: by default one configuration of each in bf16 or fp8, under one order of
+events, both picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
 
 import math
 import os
