@@ -16,7 +16,7 @@ import pytest
 from elsewhere import in_checkout
 from link_clock import LinkClock
 
-LONGEST = "test_rehearsal.py", "test_shipped.py", "test_planted.py", "test_ranks.py", "test_faults.py"
+LONGEST = "test_rehearsal.py", "test_shipped.py", "test_planted.py", "test_ranks.py", "test_faults.py", "test_page.py"
 ON_GPU = {"benchmarks", "test_faults.py"}
 """Folders and files of which `make gpu` runs what is not slow. Other files say themselves what is."""
 
