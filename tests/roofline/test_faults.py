@@ -146,6 +146,7 @@ child.os = SimpleNamespace(**vars(os) | {"killpg": kill_late})
 """A process that is killed is there for another three seconds, as one that a driver holds."""
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_die_costs_what_it_was_at(by_forks):
     run = by_forks(fault="numpy 128 hang", more=HELD)
     assert run.code == 1

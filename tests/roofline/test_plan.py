@@ -58,6 +58,7 @@ def test_a_step_may_take_a_hundred_calls_of_the_baseline_for_each_that_it_calls(
     assert limit_s(StepBegan(Step.START), cpu, 0.25) == 120
 
 
+@pytest.mark.slow
 def test_a_first_call_hangs_when_its_seconds_are_over(by_forks):
     run = by_forks("-k", "m64", "--ffn-first-call-seconds=2", fault="first-numpy 64 hang")
     assert (run.code, [*run.reasons]) == (1, ["m64-numpy"])

@@ -104,7 +104,7 @@ def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, messa
 @pytest.mark.parametrize(
     ("fault", "count", "message"),
     [
-        ("1 turns SIGKILL", 2, "rank 1 of 2 has said nothing for"),
+        pytest.param("1 turns SIGKILL", 2, "rank 1 of 2 has said nothing for", marks=slow),
         pytest.param("1 turns SIGSTOP", 2, "rank 1 of 2 has said nothing for", marks=slow),
         pytest.param("0 turns SIGKILL", 2, "rank 0 of 2 has said nothing for", marks=slow),
         pytest.param("2 turns SIGKILL", 4, "rank 2 of 4 has said nothing for", marks=slow),
