@@ -56,7 +56,8 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
 
 def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | None:
     """The fastest library of those that ran on every shape of a matmul that one of ours, or of the user's, did; how
-    many shapes; and the mean of the fastest of ours over it. None without such a library, or one of ours."""
+    many shapes; and the mean of the fastest of ours over it. None without such a library, or one of ours, or where some
+    shape has too few rounds of both."""
     cases = frame[(frame["op"] == "matmul") & (frame["contender"] != frame["baseline"] + AGAIN)]
     libraries = {NUMPY, *cases["baseline"]}
     libraries |= {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
@@ -69,9 +70,12 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     ratios = []
     fastest = others.agg(geometric_mean).idxmin()
     for shape_id, name in ours.idxmin(axis="columns").items():
-        shape = run.shapes[shape_id]
-        of_library = shape.ratios(fastest)
-        ratios.append({index: ratio / of_library[index] for index, ratio in shape.ratios(name).items()})
+        of_ours = run.shape_of(shape_id, name).ratios(name)
+        of_library = run.shape_of(shape_id, fastest).ratios(fastest)
+        both = of_ours.keys() & of_library  # of two that were apart, none
+        ratios.append({index: of_ours[index] / of_library[index] for index in sorted(both)})
+    if not all(ratios):
+        return None
     values = [geometric_mean(of_shape.values()) for of_shape in ratios]
     return fastest, len(ours), _mean(values, ratios)
 

@@ -47,7 +47,9 @@ def test_the_first_line_names_the_fastest_library_of_all_shapes(without, words, 
     assert terminal(run)[0] == line
 
 
-def test_there_is_no_first_line_where_none_of_ours_ran(loaded, tmp_path):
+def test_there_is_no_first_line_where_none_of_ours_ran_or_rounds_are_too_few(loaded, tmp_path):
+    few = loaded(lines_of(rounds=2))
+    assert first_line(few, frame(few)) == ""
     run = loaded(lines_of(("tiled",)))
     assert first_line(run, frame(run)) == ""
     write(tmp_path / "run")
