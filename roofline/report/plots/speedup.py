@@ -41,7 +41,8 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
     grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
     looks = theme.looks(rows["contender"].unique())
     for number, panel in enumerate(panels):
-        above, below = (grid[2 * (number // columns) + part][number % columns] for part in (0, 1))
+        line, column = divmod(number, columns)
+        above, below = grid[2 * line][column], grid[2 * line + 1][column]
         _draw(above, below, panel, looks, [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs])
     for axes in grid.flat[2 * columns * (lines - 1) :]:
         axes.set_visible(bool(axes.lines))
@@ -77,8 +78,9 @@ def finding(rows: DataFrame) -> str:
 def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list[str]) -> None:
     """The ratios of a panel, and the shares of the roof."""
     above.axhline(1, color=GREY, lw=1.2, label=panel["baseline"].iloc[0])
-    for machine, fill in zip(machines, FILLS, strict=False) if len(machines) > 1 else ():
-        above.plot([], [], "o-", color=GREY, mfc=fill, label=machine)
+    if len(machines) > 1:
+        for machine, fill in zip(machines, FILLS, strict=True):
+            above.plot([], [], "o-", color=GREY, mfc=fill, label=machine)
     for (run, contender, is_rival), rows in panel.groupby(["run", "contender", "rival"], sort=False):
         rows = rows.sort_values("m")
         look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run] or looks[contender]["color"]}
