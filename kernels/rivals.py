@@ -53,8 +53,8 @@ HOPPER = {"QUACK_ARCH": "sm_90", "CUTE_DSL_ARCH": "sm_90a"}
 """The environment in which quack compiles for a Hopper where there is none, before anything imports it."""
 
 
-class Compiled(Exception):  # noqa: N818 (it is no error)
-    """Raised in place of what quack asks the driver once a kernel is compiled."""
+class NoDriverError(Exception):
+    """Raised where quack asks the driver how many clusters fit, which is once the kernel is compiled."""
 
 
 def compile_quack(x: Tensor, w: Tensor, out: Tensor) -> None:
@@ -62,7 +62,7 @@ def compile_quack(x: Tensor, w: Tensor, out: Tensor) -> None:
     (`HOPPER`), into QUACK_CACHE_DIR. CUTE_DSL_KEEP=ptx leaves the PTX in CUTE_DSL_DUMP_DIR."""
     from quack import gemm, gemm_interface
 
-    with patch.object(gemm, "get_max_active_clusters", side_effect=Compiled), suppress(Compiled):
+    with patch.object(gemm, "get_max_active_clusters", side_effect=NoDriverError), suppress(NoDriverError):
         gemm_interface.gemm_tuned.fn(x, w.T, out, config=None)
 
 
