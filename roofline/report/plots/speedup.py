@@ -36,7 +36,7 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
         return None
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure = theme.new(3.7 * columns, 3.6 * lines + 1.2, frame, finding(rows[rows["run"] == 0]))
+    figure = theme.new(3.7 * columns, 3.6 * lines + 2.2, frame, finding(rows[rows["run"] == 0]))
     ratios = {"height_ratios": [5, 2] * lines}
     grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
     looks = theme.looks(rows["contender"].unique())
@@ -94,7 +94,8 @@ def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list
     above.set(xscale="log", title=panel["panel"].iloc[0])
     below.set_xticks(sizes, [f"{size:g}" for size in sizes], rotation=60)
     below.minorticks_off()
-    above.set_ylabel(f"speed over {panel['baseline'].iloc[0]}'s")
-    below.set(xlabel="M, rows of x", ylabel="% of roof")
+    above.set_ylabel(f"speed over {panel['baseline'].iloc[0]}'s", fontsize=10)
+    below.set_ylabel("% of roof", fontsize=10)
+    below.set_xlabel("M, rows of x")
     for axes in (above, below):
         axes.label_outer()
