@@ -22,6 +22,7 @@ ENV := $(if $(SYSTEM),,$(INSTALLED))
 PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 BEGAN := $(shell date +%s)
+XDIST := -n auto --maxprocesses 8 --dist worksteal
 COMPILED := $(addprefix tests/kernels/test_,compiled.py warpgroup.py) \
 	$(addprefix tests/machine/test_,planted.py shipped.py) $(wildcard tests/attention/test_attention_compiled.py) \
 	$(addprefix kernels/machine/tests/test_,check.py clean.py exhibits.py package.py tma_kernels.py)
@@ -62,7 +63,7 @@ reports: $(ENV)
 
 # FOR=PATH runs those alone that use that file: tests/covering.py finds them.
 test: $(ENV)
-	$(PY) -m pytest -n 4 --dist worksteal $(if $(FOR),$$($(PY) -m tests.covering $(FOR))) $(ARGS)
+	$(PY) -m pytest $(XDIST) $(if $(FOR),$$($(PY) -m tests.covering $(FOR))) $(ARGS)
 
 # What a test run leaves out. `.ci/slow` runs it for what was touched.
 test-slow: $(ENV)
@@ -70,7 +71,7 @@ test-slow: $(ENV)
 
 # The tests of the package kernels/machine. `.ci/slow` runs all of them where they, the machine or a Triton pin was touched.
 test-machine: $(ENV)
-	$(PY) -m pytest -n 4 --dist worksteal kernels/machine/tests $(ARGS)
+	$(PY) -m pytest $(XDIST) kernels/machine/tests $(ARGS)
 
 # The tests with the newest packages that pyproject.toml admits, in an environment of their own.
 test-newest:

@@ -20,7 +20,8 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
         outcome = end.broke.outcome
     elif end.is_hung:
         option = "; --ffn-first-call-seconds sets another" if step == Step.CALL else ""
-        outcome = Outcome(FAILED, f"hung at its {step}: it was not over in {worker.limit_s:.4g} s, the limit{option}")
+        limit = f"it was not over in {worker.limit_s:.4g} s, the limit{option}"
+        outcome = Outcome(FAILED, f"hung at its {step}: {limit}; then {end.stands}")
     return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 

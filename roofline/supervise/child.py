@@ -40,8 +40,8 @@ KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
 
 
-HUNG, WAITS = "hung", "waits"
-"""How a worker ended that came to its limit; and where others did, one that may wait for another rank."""
+HUNG = "hung"
+"""How a worker ended that came to its limit, or went on when that of another rank ended."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class WorkerEnd:
 
     step: StepBegan
     how: str = ""
-    """In words, `HUNG` or `WAITS`; empty where it did what it was asked for, or told that it broke."""
+    """In words, or `HUNG`; empty where it did what it was asked for, or told that it broke."""
     marked: int = 0
     """As `Child.marked` has it."""
     broke: Broke | None = None
+    stands: str = ""
+    """The place where it hung, as `at mine.py:12`; where all ranks do, that of each."""
     rank: str = ""
-    """Whose worker it was, or those that it may have been, in words; empty without ranks."""
+    """Whose worker it was; empty without ranks, and where all of them hung."""
 
     @property
     def is_well(self) -> bool:
@@ -64,13 +66,13 @@ class WorkerEnd:
 
     @property
     def is_hung(self) -> bool:
-        return self.how in (HUNG, WAITS)
+        return self.how == HUNG
 
     @property
     def excuse(self) -> tuple[bool, ...]:
         """The rank of an end by how well another's excuses it: who raises may have lost a peer, and who goes on may
-        wait for one."""
-        return self.how == WAITS, self.is_hung, bool(self.broke)
+        wait for one; who is in no call does."""
+        return self.is_hung, bool(self.broke), not self.marked
 
 
 class Told:
@@ -113,15 +115,13 @@ class Told:
             case Done():
                 self.is_done = True
 
-    def ended(self, how: str = "") -> WorkerEnd:
-        """The end of the worker, which did well, or told that it broke, or ended by `how`."""
-        return WorkerEnd(self.step, how, self.marked, self.broke)
+    def ended(self, how: str = "", stands: str = "") -> WorkerEnd:
+        """The end of the worker, which did well, or told that it broke, or ended by `how`, and where it `stands`."""
+        return WorkerEnd(self.step, how, self.marked, self.broke, stands)
 
 
 ANSWER_S = 1.0
-"""A process that does not say within so long where it stands, hangs."""
-WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
-"""Code in which ranks wait for one another."""
+"""A process is waited for so long to say where it stands."""
 
 
 class Child(Told):
@@ -177,20 +177,21 @@ class Child(Told):
         self.is_stopped = stop
         self.channel.acknowledge(stop=stop)
 
-    def stands(self) -> str:
-        """The end of it in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
+    def stand(self) -> WorkerEnd:
+        """The end of it; or where it goes on, that it hangs, and at which line its Python stands."""
 
         def answer() -> bool | re.Match | None:
             if self.process.poll() is not None:
                 return True
-            return re.search(rb'File "(.+)", line', os.pread(self._file.fileno(), KEPT_BYTES, 1))
+            return re.search(rb'File "(.+)", line (\d+)', os.pread(self._file.fileno(), KEPT_BYTES, 1))
 
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGUSR1)
-        file = wait_for(answer, ANSWER_S)
-        if file is True:  # its peers may hear of that before it is over
-            return self.end()
-        return WAITS if file and any(place in os.fsdecode(file[1]) for place in WAITING) else HUNG
+        place = wait_for(answer, ANSWER_S)
+        if place is True:  # its peers may hear of that before it is over
+            return self.ended(self.end())
+        file, line = map(os.fsdecode, place.groups()) if place else ("a place that it does not tell", "")
+        return self.ended(HUNG, f"at {file.rpartition('/')[2]}:{line}".rstrip(":"))
 
     def hear(self) -> Message | WorkerEnd:
         """The next message, or once there is none to come, how it ended."""

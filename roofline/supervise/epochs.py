@@ -96,10 +96,10 @@ class Epochs:
         for rank in range(1, self.size):
             if left := self.store_get(f"left {rank}"):
                 ends[str(rank)] = typed.read(WorkerEnd, left)
-        likeliest = min(ends, key=lambda name: ends[name].excuse)
+        likeliest = min(ends, key=lambda rank: ends[rank].excuse)
         cause = ends[likeliest]
-        if cause.is_hung:
-            likeliest = " or ".join(name for name, end in ends.items() if end.excuse == cause.excuse)
+        if cause.is_hung:  # so do all
+            return replace(cause, stands=", ".join(f"rank {rank} {end.stands}" for rank, end in ends.items()))
         return replace(cause, rank=likeliest)
 
     def close(self) -> str:
@@ -172,7 +172,7 @@ def _end_of(epochs: Epochs, child: Child) -> WorkerEnd | None:
             if wait_for(partial(epochs.store_get, "over"), LEAVING_S):
                 return message
             raise RankLostError(f"rank 0 of {epochs.size} has said nothing for {LEAVING_S:g} s")
-    return None if child.is_done else child.ended(child.stands())
+    return None if child.is_done else child.stand()
 
 
 def identity(root: Path, words: list[str]) -> dict:

@@ -127,7 +127,7 @@ def _look(session: Session, workers: list[Child]) -> Messages:
         if worker.channel in ready or worker.is_over:
             message = worker.hear()
         elif have_failed or time.monotonic() >= worker.deadline:
-            message = worker.ended(worker.stands())
+            message = worker.stand()
         else:
             continue
         if isinstance(message, WorkerEnd):

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 import types
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +27,7 @@ from roofline.protocol.messages import Kind, Request, Step, StepBegan
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
-from roofline.supervise.child import WAITS, WorkerEnd
+from roofline.supervise.child import HUNG, WorkerEnd
 from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, device_ranks, ranks
 from roofline.worker.clocks import Call, CoreTimes
@@ -111,16 +110,21 @@ def test_all_ranks_are_asked_for_a_worker_of_the_same_epoch():
     assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1}
 
 
-def test_ranks_leave_together_and_all_that_wait_may_have_ended_the_run():
-    """Who ended its worker sooner would break those of others, which raise then."""
-    store, end = HashStore(), WorkerEnd(StepBegan(Step.TURNS, "up"), WAITS)
-    leaves = threading.Thread(target=Epochs(store, rank=1, size=3).leave, args=[end])
+def hung(marked: int, stands: str) -> WorkerEnd:
+    return WorkerEnd(StepBegan(Step.TURNS, "up"), HUNG, marked, stands=stands)
+
+
+def test_ranks_leave_together_and_where_all_hang_it_is_told_where_each_stands():
+    """Who ended its worker sooner would break those of others, which raise then. A rank in a call says whose."""
+    store, waits, calls = HashStore(), hung(0, "at waiting.py:20"), hung(2, "at mine.py:7")
+    leaves = threading.Thread(target=Epochs(store, rank=1, size=3).leave, args=[calls])
     leaves.start()
     leaves.join(0.2)
     assert leaves.is_alive()
     Epochs(store, rank=2, size=3).leave()  # it has no worker
     leaves.join()
-    assert Epochs(store, rank=0, size=3).end(end) == replace(end, rank="0 or 1")
+    end = Epochs(store, rank=0, size=3).end(waits)
+    assert (end.marked, end.stands, end.rank) == (2, "rank 0 at waiting.py:20, rank 1 at mine.py:7", "")
 
 
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
