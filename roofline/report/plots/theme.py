@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -120,15 +119,9 @@ def name_points(axes, rows, x: str, y: str, side: str) -> None:
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:
-    """Write `figure` as name.svg and name.png: without the date, so that the same data gives the same files, and the
-    picture in 256 colours, which makes it a third as large."""
-    from PIL import Image
-
+    """Write `figure` as name.svg and name.png: without the date, so that the same data gives the same files."""
     svg = folder / f"{name}.svg"
     png = folder / f"{name}.png"
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", pil_kwargs={"compress_level": 0})
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(kmeans=1).save(png, optimize=True)
+    figure.savefig(png)
     figure.savefig(svg, metadata={"Date": None})
     return [svg, png]
