@@ -17,7 +17,7 @@ from roofline.analysis.changes import BETWEEN_RUNS, KNOWN
 from roofline.analysis.verdicts import MARGIN, Change
 from roofline.commands import cli
 from roofline.report.format import error_text
-from roofline.supervise.plan import duration
+from roofline.theory.words import duration
 from roofline.worker import METHOD_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]

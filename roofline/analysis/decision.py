@@ -12,6 +12,7 @@ from typing import NamedTuple
 from roofline.analysis.fields import MeasuredCase
 from roofline.analysis.verdicts import UNDECIDED, Change, verdicts
 from roofline.store.run import Run, Shape
+from roofline.store.stats import grouped
 
 SURE = 0.99
 LOOKS = (1, 1.5, 2, 2.5, 3, 4.5)
@@ -20,6 +21,8 @@ POWER = 1.5
 """The chance is spent as this power of the number of processes."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
+MOST_TIMES = 3
+"""A run with decisions takes up to so many times the time of its plan."""
 
 
 class Decision(NamedTuple):
@@ -75,6 +78,13 @@ def is_open(run: Run, shape: Shape) -> bool:
         if decision and decision.verdict == UNDECIDED and decision.looks < len(LOOKS):
             return True
     return False
+
+
+def is_time_up(run: Run) -> bool:
+    """True where the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
+    seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
+    further = seconds.get(False, [0.0])
+    return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
 
 
 def fields(case: MeasuredCase) -> dict:

@@ -42,6 +42,12 @@ def cores() -> int:
     return max(1, min(counts))
 
 
+def threads() -> dict[str, str]:
+    """The variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
+    count = cores()
+    return {"OMP_NUM_THREADS": str(count)} if count < affinity() else {}
+
+
 @functools.cache
 def memory_bytes() -> int:
     """The memory of the machine, or what this process may have of it, as it began."""

@@ -1,14 +1,19 @@
 """The beginning of a session, by the command line. What cannot come out is refused before anything is measured."""
 
 import os
+import platform
+from datetime import timedelta
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from roofline import operations
+from roofline.host import checkout
 from roofline.host.machine import choose_device, refuse_tf32
+from roofline.host.waiting import PATIENCE_S
 from roofline.operations import options as ffn_options
 from roofline.store import journal
-from roofline.supervise.epochs import Epochs, identity
+from roofline.supervise.epochs import Epochs
 from roofline.supervise.session import Session
 
 
@@ -91,3 +96,40 @@ def _contenders(options: ffn_options.Options, runners: operations.Runners) -> No
     if options.baseline:
         timed = runners.planner(operations.find("matmul")).timed_names()
         ffn_options.read("baseline", options.baseline, partial(ffn_options.one_of, timed))
+
+
+def identity(root: Path, words: list[str]) -> dict:
+    """The properties that ranks have in common: versions, commit, and the `words` of the command line."""
+    return {
+        "Python": platform.python_version(),
+        "torch": version("torch"),
+        "commit": checkout.commit_of(root),
+        "command line": " ".join(word for word in words if not word.startswith("--ffn-results")),
+    }
+
+
+def ranks_of_environment() -> Epochs | None:
+    """This process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
+    of other ranks.
+
+    Raises ValueError where torchrun's variables are incomplete, and OSError where its store does not answer.
+    """
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
+        return None
+    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(lacking)}: start several ranks with torchrun "
+            "--nproc-per-node N -m pytest ..., or unset WORLD_SIZE"
+        )
+    from torch.distributed import rendezvous
+
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
+    except RuntimeError as error:
+        raise OSError(f"torchrun's store does not answer: {error}") from None
+    del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
+    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if of_rank := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
+        os.sched_setaffinity(0, of_rank)
+    return Epochs(store, rank, size)

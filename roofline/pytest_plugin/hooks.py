@@ -29,7 +29,7 @@ from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
 from roofline.pytest_plugin import metadata
-from roofline.pytest_plugin.command_line import refuse_selection, session_of
+from roofline.pytest_plugin.command_line import identity, ranks_of_environment, refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.report import throughput
 from roofline.store import conditions, journal
@@ -37,8 +37,9 @@ from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import FEWEST_ROUNDS
 from roofline.supervise import measuring, plan, signals, stages
-from roofline.supervise.epochs import Epochs, follow, identity, of_environment
+from roofline.supervise.epochs import Epochs, follow
 from roofline.supervise.session import Session
+from roofline.theory.words import duration
 
 THEIR_TABLE = (
     *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
@@ -95,7 +96,7 @@ def pytest_cmdline_main(config):
     if os.environ.get("RANK", "0") == "0":
         return None
     try:
-        ranks = of_environment()
+        ranks = ranks_of_environment()
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -112,7 +113,7 @@ def pytest_configure(config):
             refuse(f"{flag}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     try:
         settle()
-        if ranks := of_environment():
+        if ranks := ranks_of_environment():
             config.add_cleanup(ranks.close)
         state = config.stash[STATE] = session_of(config, ranks)
     except (ValueError, OSError) as error:
@@ -305,11 +306,11 @@ def pytest_report_collectionfinish(config):
     state = config.stash[STATE]
     if not (state.options.timed and state.planned):
         return None
-    counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
+    counts = f"{len(state.cases)} cases on {len(state.planned)} shapes"
     options = state.options
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
-    text = f"{counts}, {bound} {plan.duration(state.plan.seconds)}"
+    text = f"{counts}, {bound} {duration(state.plan.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
     if short := state.plan.short_shapes:
@@ -449,7 +450,7 @@ def pytest_sessionfinish(session):
         name = str(signal) or "Ctrl-C"
         state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        print("", *signals.ways_on(state.run, state.folder, *state.problems), sep="\n")
+        print("", *state.narrator.ways_on(), sep="\n")
 
 
 def _leave_ranks(state: Session, epochs: Epochs) -> None:

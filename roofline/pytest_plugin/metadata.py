@@ -17,7 +17,6 @@ def make(state: Session, root: Path) -> dict:
     """The metadata of a run that begins now."""
     options, chip = state.options, state.hello["machine"]
     started, commit = datetime.now(UTC), commit_of(root)
-    cases = [f"{shape}-{name}" for shape, names in state.planned.items() for name in names]
     header = {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
@@ -25,12 +24,12 @@ def make(state: Session, root: Path) -> dict:
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
         "files": hash_of_files(root),
-        "title": _title(options, chip, cases),
+        "title": _title(options, chip, state.cases),
         "footer": _footer(options, chip, commit, started),
         "notes": _notes(options, root, commit, [*state.planned]),
         "machine": chip,
         "options": as_values(options),
-        "cases": cases,
+        "cases": state.cases,
     }
     if ranks := state.hello.get("ranks"):
         header["ranks"] = ranks

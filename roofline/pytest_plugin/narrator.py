@@ -5,14 +5,16 @@ import os
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from roofline.analysis.records import records_of
 from roofline.host import device_errors
+from roofline.operations.options import options_of, way_on
 from roofline.report import html, saved
 from roofline.report.write import terminal, write
-from roofline.supervise.signals import ways_on
+from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
@@ -75,9 +77,19 @@ class Narrator:
 
     def closing_lines(self) -> list[str]:
         """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        return [*terminal(self._state.run), *self.ways_on()]
+
+    def ways_on(self) -> list[str]:
+        """The way to go on with the run, if something is left to measure, the problems that it had, and which files are
+        in its folder."""
         run = self._state.run
         folder = self._state.folder
-        return [*terminal(run), *ways_on(run, folder, *self._state.problems)]
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        there = sorted(path.name for path in folder.glob("*") if path.is_file())
+        lines = [*self._state.problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
+        if (run.unfinished or not run.end) and journal.NAME in there:
+            lines.insert(0, f"go on with it: {way_on(shown, options_of(run.metadata['options']))}")
+        return lines
 
     def pytest_benchmark_update_json(self, config, output_json):
         """Add fields by the final ceilings, and what was not measured, and save it in the run's folder, too. Runs for

@@ -292,6 +292,11 @@ class Run:
         """The shape as all made it together, or as one did `apart`; None where it has no line yet."""
         return self.shapes.get(key_of(shape_id, apart))
 
+    def passes(self, shape_id: str, apart: str = "") -> int:
+        """The passes over a shape by now, that all made together, or one did `apart`."""
+        made = self.made(shape_id, apart)
+        return made.passes if made else 0
+
     @property
     def _rows(self) -> dict[tuple[str, str], Shape]:
         """{(shape, contender): where it has its row}."""

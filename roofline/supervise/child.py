@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from roofline.host import container
+from roofline.host import container, orphans
+from roofline.host.orphans import DEATH_S
+from roofline.host.waiting import wait_for
 from roofline.protocol.messages import (
     MESSAGE_S,
     Broke,
@@ -31,10 +33,7 @@ from roofline.protocol.messages import (
     Step,
     StepBegan,
 )
-from roofline.protocol.waiting import wait_for
 from roofline.store.lines import plain
-from roofline.supervise import orphans
-from roofline.supervise.orphans import DEATH_S
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
@@ -127,10 +126,9 @@ ANSWER_S = 1.0
 class Child(Told):
     """A worker in a process of its own, as its supervisor sees it."""
 
-    def __init__(self, request: Request, root: Path | None, own: set[int]):
-        """Begin it in the folder `root`. It is one of the `own` children of this process."""
+    def __init__(self, request: Request, root: Path | None):
+        """Begin it in the folder `root`."""
         super().__init__(request)
-        self._own = own
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 it lives as long as the worker
         """Its first byte is the worker's mark; behind it the worker writes where it stands."""
         self._file.write(bytes(1))
@@ -150,9 +148,9 @@ class Child(Told):
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "roofline.worker.process", *map(str, numbers)], pass_fds=numbers,
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=threads() | os.environ,
+                env=container.threads() | os.environ,
             )  # fmt: skip
-        own.add(self.process.pid)
+        orphans.BEGUN.add(self.process.pid)
         self._reader.start()
         with suppress(OSError):  # it has ended already
             self.channel.ask(request)  # some 20 KB, which a socket keeps until they are read
@@ -223,18 +221,12 @@ class Child(Told):
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
-        orphans.end(self._own)
+        orphans.end()
         self._reader.join(1.0)  # something that it began may still hold the pipe
         self.channel.close()
         self._file.close()
         self._ended = end_text(code, self._printed.decode(errors="replace"))
         return self._ended
-
-
-def threads() -> dict[str, str]:
-    """The variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
-    count = container.cores()
-    return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
 
 
 def end_text(code: int, printed: str) -> str:

@@ -7,25 +7,21 @@ likeliest. Where a rank is stopped or lost, the workers of others wait for its o
 over; it does not leave, and no case is blamed.
 """
 
-import os
-import platform
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from importlib.metadata import version
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from roofline.host import checkout
+from roofline.host import orphans
+from roofline.host.waiting import PATIENCE_S, wait_for
 from roofline.protocol.messages import Request
-from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store import typed
-from roofline.supervise import orphans, signals
+from roofline.supervise import signals
 from roofline.supervise.child import Child, WorkerEnd
 
 LEAVING_S = 5.0
@@ -135,13 +131,13 @@ def follow(epochs: Epochs, root: Path, mine: dict) -> int:
     child = end = None
     # Rank 0 is told of a signal, and ends the run.
     signals.answer(lambda number, frame: epochs.store_set("interrupted", signals.name_of(number)))
-    with orphans.adopted() as own:
+    with orphans.adopted():
         try:
             epochs.store_set(f"hello {epochs.rank}", mine)
             while not epochs.store_get("over"):
                 if asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
-                    child = Child(typed.read(Request, asked), root, own)
+                    child = Child(typed.read(Request, asked), root)
                     end = _end_of(epochs, child)
                 else:
                     time.sleep(LOOK_S)
@@ -173,40 +169,3 @@ def _end_of(epochs: Epochs, child: Child) -> WorkerEnd | None:
                 return message
             raise RankLostError(f"rank 0 of {epochs.size} has said nothing for {LEAVING_S:g} s")
     return None if child.is_done else child.stand()
-
-
-def identity(root: Path, words: list[str]) -> dict:
-    """The properties that ranks have in common: versions, commit, and the `words` of the command line."""
-    return {
-        "Python": platform.python_version(),
-        "torch": version("torch"),
-        "commit": checkout.commit_of(root),
-        "command line": " ".join(word for word in words if not word.startswith("--ffn-results")),
-    }
-
-
-def of_environment() -> Epochs | None:
-    """This process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
-    of other ranks.
-
-    Raises ValueError where torchrun's variables are incomplete, and OSError where its store does not answer.
-    """
-    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
-        return None
-    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise ValueError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(lacking)}: start several ranks with torchrun "
-            "--nproc-per-node N -m pytest ..., or unset WORLD_SIZE"
-        )
-    from torch.distributed import rendezvous
-
-    try:
-        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
-    except RuntimeError as error:
-        raise OSError(f"torchrun's store does not answer: {error}") from None
-    del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
-    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if of_rank := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
-        os.sched_setaffinity(0, of_rank)
-    return Epochs(store, rank, size)

@@ -12,9 +12,10 @@ from contextlib import closing, suppress
 from multiprocessing.connection import wait
 
 from roofline import operations
+from roofline.host import orphans
 from roofline.protocol.messages import Message, Request, Stopped
 from roofline.store import typed
-from roofline.supervise import orphans, signals
+from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.limits import limit_s
@@ -65,7 +66,7 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
 def listen(session: Session, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
-    with signals.noted() as session.signals, orphans.adopted() as session.children:
+    with signals.noted() as session.signals, orphans.adopted():
         try:
             while not session.signals:
                 if requests and not session.end_reason:
@@ -94,7 +95,7 @@ def _begun(session: Session, request: Request) -> list[Child]:
     if session.epochs:
         request = session.epochs.begin(request)
     try:
-        worker = Child(request, session.root, session.children)
+        worker = Child(request, session.root)
     except OSError as error:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
         return []
@@ -179,6 +180,5 @@ def _stop(session: Session, workers: list[Child]) -> Messages:
 
 def _end_at_once(session: Session, name: str) -> None:
     if session.narrator and session.has_begun:
-        ways_on = signals.ways_on(session.run, session.folder)
-        session.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
+        session.narrator.say("\n".join(["", f"{name} came after another signal", *session.narrator.ways_on()]))
     os._exit(BY_SIGNAL)

@@ -7,18 +7,12 @@ import time
 
 from roofline.analysis import decision
 from roofline.protocol.messages import Kind, Request, StepBegan
-from roofline.store.run import Run
-from roofline.store.stats import grouped
 from roofline.supervise import stages
-from roofline.supervise.apart import Cases
 from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.listen import run_workers
-from roofline.supervise.plan import duration
 from roofline.supervise.run_writer import pass_line
 from roofline.supervise.session import Session
-
-MOST_TIMES = 3
-"""A run with decisions takes up to so many times the time of its plan."""
+from roofline.theory.words import duration
 
 
 def measure(session: Session) -> None:
@@ -55,7 +49,7 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
     if not apart:
         close_decided(session)
         left = session.trials.left()
-    made = passes_made(session.run, left, apart)
+    made = {shape: session.run.passes(shape, apart) for shape in left}
     passes = passes_left(made, session.passes)
     if not passes:
         return []
@@ -72,8 +66,7 @@ def next_requests(session: Session, when: str = "") -> list[Request]:
 
 
 def close_decided(session: Session) -> None:
-    """End the shapes that have the passes of the plan and are decided; all of them where the run has taken `MOST_TIMES`
-    the time of its plan, or comes nearest to that now."""
+    """End the shapes that have the passes of the plan and are decided; all of them where the time for that is up."""
     run = session.run
     still_open = []
     for name in run.interrupted:
@@ -84,7 +77,7 @@ def close_decided(session: Session) -> None:
             still_open.append(shape)
         else:
             session.writer.add(pass_line(shape, stopped_by="decision"))
-    if still_open and is_time_up(run):
+    if still_open and decision.is_time_up(run):
         for shape in still_open:
             session.writer.add(pass_line(shape, stopped_by="time"))
 
@@ -100,22 +93,14 @@ def progress(session: Session, worker: Told, since: float, passes_before: int) -
         return f"{done} passes, {worker.request.apart} alone"
     if not worker.request.is_planned:
         return f"{done} passes, {len(worker.request.cases)} of {len(session.planned)} shapes undecided"
-    all_made = passes_made(session.run, session.trials.left()).values()
-    left = sum(max(0, session.planned_passes - made) for made in all_made)
+    left = 0
+    for shape in session.trials.left():
+        left += max(0, session.planned_passes - session.run.passes(shape))
     words = f"{done} of {done + left} passes"
     if made := done - passes_before:
         left_s = left * (time.monotonic() - since) / made  # the rest goes on as it went until now
         words += f", {duration(left_s + session.plan.report_s)} left"
     return words
-
-
-def passes_made(run: Run, shapes: Cases, apart: str = "") -> dict[str, int]:
-    """{shape: passes} that all made together over each of the shapes by now, or one did `apart`."""
-    made = {}
-    for name in shapes:
-        shape = run.made(name, apart)
-        made[name] = shape.passes if shape else 0
-    return made
 
 
 def passes_left(made: dict[str, int], passes: int) -> dict[str, int]:
@@ -125,10 +110,3 @@ def passes_left(made: dict[str, int], passes: int) -> dict[str, int]:
         if done // passes == min(made.values()) // passes:  # others are a process ahead
             left[shape] = passes - done % passes
     return left
-
-
-def is_time_up(run: Run) -> bool:
-    """True where the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
-    seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
-    further = seconds.get(False, [0.0])
-    return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))

@@ -83,15 +83,3 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
     measure_s = check_s + ceilings_s + math.ceil(most_left / passes) * begin_s + turns_s
     report_s = 0.0 if options.no_report else sum(map(REPORT_S.__getitem__, analyses))
     return Plan(measure_s, report_s, short_shapes)
-
-
-def duration(seconds: float) -> str:
-    """`seconds` in words, rounded as a person would.
-
-    >>> duration(3.2), duration(47), duration(309), duration(4000)
-    ('5 s', '45 s', '5 min 10 s', '67 min')
-    """
-    if seconds < 97.5:
-        return f"{5 * math.ceil(seconds / 5 - 0.5) or 5} s"
-    minutes, rest = divmod(10 * round(seconds / 10), 60)
-    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"

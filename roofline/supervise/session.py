@@ -47,8 +47,6 @@ class Session:
     trials: Trials = field(init=False)
     signals: list[tuple[str, float]] = field(default_factory=list)
     """(name, when) of those that ask for the end."""
-    children: set[int] = field(default_factory=set)
-    """The processes that this one has begun, while it measures."""
     end_reason: str = ""
     """Why nothing more can be measured, if that is so."""
     interrupted: str = ""
@@ -74,6 +72,11 @@ class Session:
         """True where a worker is to do no more of what it was asked for."""
         apart = worker.request.apart
         return bool(self.end_reason or (apart and self.trials.why_no_more(apart, worker.seconds)))
+
+    @property
+    def cases(self) -> list[str]:
+        """The ids of the cases that were selected."""
+        return [f"{shape}-{name}" for shape, names in self.planned.items() for name in names]
 
     @property
     def run(self) -> Run:
@@ -162,8 +165,5 @@ class Session:
         if journal.cut(self.folder):
             self.end(f"something else {journal.CHANGED}")
         cut_short = self.end_reason or why_cut_short
-        reasons = {}
-        for shape, names in self.planned.items():
-            for name in names:
-                reasons[f"{shape}-{name}"] = cut_short or "its test ended before it was measured"
+        reasons = dict.fromkeys(self.cases, cut_short or "its test ended before it was measured")
         self.writer.finish(cut_short, reasons | self.trials.given_up)

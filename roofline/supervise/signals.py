@@ -4,25 +4,11 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from roofline.operations.options import options_of, way_on
 from roofline.protocol.messages import interrupt
-from roofline.store import journal
-from roofline.store.run import Run
 
 ENDING = signal.SIGTERM, signal.SIGHUP
 ALL = signal.SIGINT, *ENDING
-
-
-def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
-    """The ways to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
-    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    there = sorted(path.name for path in folder.glob("*") if path.is_file())
-    lines = [*problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
-    if (run.unfinished or not run.end) and journal.NAME in there:
-        lines.insert(0, f"go on with it: {way_on(shown, options_of(run.metadata['options']))}")
-    return lines
 
 
 def name_of(number: int) -> str:

@@ -98,12 +98,8 @@ def _check(session: Session, parts: list[list[str]], tried: list[str]) -> None:
 
 def _unchecked(session: Session) -> list[str]:
     """Shapes of which something is left, without a pass; those over a link last."""
-    shapes = []
-    for shape in sorted(session.trials.left(), key=_is_linked):
-        made = session.run.made(shape)
-        if not (made and made.passes):
-            shapes.append(shape)
-    return shapes
+    left = sorted(session.trials.left(), key=_is_linked)
+    return [shape for shape in left if not session.run.passes(shape)]
 
 
 def _is_linked(shape: str) -> bool:

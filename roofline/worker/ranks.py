@@ -16,8 +16,8 @@ from typing import Any
 
 from roofline.host.device_errors import CallError
 from roofline.host.machine import recorded
+from roofline.host.waiting import PATIENCE_S, wait_for
 from roofline.protocol.messages import Broken, is_of_contender
-from roofline.protocol.waiting import PATIENCE_S, wait_for
 from roofline.store.outcome import Outcome
 from roofline.worker.clocks import Call, CpuClock
 from roofline.worker.prepared import rejection

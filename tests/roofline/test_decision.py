@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from features import unfilled
 
-from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
+from roofline.analysis.decision import LEAST, LOOKS, MOST_TIMES, SURE, decide, levels
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
 from roofline.store.stats import grouped
-from roofline.supervise.measuring import MOST_TIMES
 
 PLANNED = 6
 SPREADS = (

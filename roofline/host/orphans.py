@@ -9,12 +9,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from roofline.protocol.waiting import wait_for
+from roofline.host.waiting import wait_for
 
 SET_SUBREAPER, GET_SUBREAPER = 36, 37
 """Of prctl(2)."""
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver."""
+BEGUN: set[int] = set()
+"""The children of this process that are its own. Who begins one while it adopts others adds it."""
 
 
 def children() -> set[int]:
@@ -26,26 +28,27 @@ def children() -> set[int]:
 
 
 @contextmanager
-def adopted() -> Iterator[set[int]]:
-    """Gives the children that are this process's own, for `end`. Those that others leave behind come to it until the
-    end of the context."""
+def adopted() -> Iterator[None]:
+    """Processes that others leave behind become children of this one until the end of the context."""
     before = ctypes.c_int()
     prctl = getattr(ctypes.CDLL(None), "prctl", lambda *given: None)
     prctl(GET_SUBREAPER, ctypes.byref(before))
+    BEGUN.clear()
+    BEGUN.update(children())
     prctl(SET_SUBREAPER, 1)
     try:
-        yield children()
+        yield
     finally:
         prctl(SET_SUBREAPER, before.value)
 
 
-def end(own: set[int]) -> None:
-    """End the children that are not its `own`, and what these leave behind. What leads no other session than this
+def end() -> None:
+    """End the children that were adopted, and what these leave behind. What leads no other session than this
     process is somebody else's."""
 
     def is_adopted(child: int) -> bool:
         with suppress(ProcessLookupError):
-            return child not in own and os.getsid(child) != os.getsid(0)
+            return child not in BEGUN and os.getsid(child) != os.getsid(0)
         return False
 
     while orphans := list(filter(is_adopted, children())):
@@ -54,4 +57,4 @@ def end(own: set[int]) -> None:
                 os.kill(orphan, signal.SIGKILL)
             with suppress(ChildProcessError):
                 wait_for(partial(os.waitid, os.P_PID, orphan, os.WEXITED | os.WNOHANG), DEATH_S)
-            own.add(orphan)
+            BEGUN.add(orphan)
