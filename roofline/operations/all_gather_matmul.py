@@ -7,8 +7,7 @@ many ranks, and on a GPU three over PCIe.
 
 from dataclasses import dataclass
 
-from roofline.operations.gathering import Gathering, Part, Sweep, declare
-from roofline.theory.wires import PCIE
+from roofline.operations.gathering import Gathering, declare
 
 
 @dataclass(frozen=True)
@@ -25,23 +24,8 @@ class AllGatherMatmul(Gathering):
     op, gathered, sharded = "all_gather_matmul", ("m", "k"), "k"
 
 
-def parts(sweep: Sweep, middle: int) -> list[Part]:
-    """The parts of the sweep, in the order of the run."""
-    rows = sweep.rows
-    own_ranks = [Part((tp,), sweep.wires, (tp,), rows) for tp in sweep.own_ranks]
-    return [
-        Part(sweep.ranks, sweep.wires, sweep.tp, rows),
-        Part(sweep.ranks, sweep.more_wires, (middle,), rows),
-        Part(sweep.more_ranks, sweep.wires, (middle,), rows),
-        Part(sweep.ranks, sweep.widest_wires, (max(sweep.tp),), rows),
-        *own_ranks,
-        Part(sweep.ranks, (PCIE,), sweep.pcie_tp, rows),
-    ]
-
-
 OPERATION = declare(
     AllGatherMatmul,
-    parts,
     "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block",
     peer_wire="symmetric",
 )

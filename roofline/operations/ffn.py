@@ -7,13 +7,13 @@ latter.
 
 from dataclasses import dataclass
 
-from roofline.operations import matmul_reduce_scatter
-from roofline.operations.gathering import Gathering, declare
+from roofline.operations.gathering import declare
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.theory.work import Work
 
 
 @dataclass(frozen=True)
-class Ffn(Gathering):
+class Ffn(MatmulReduceScatter):
     """out[m / P, n] on each rank is the sum over ranks of x[m, n] @ up[k, n].T @ down[n, k].T, of n = d_model and
     k = d_ff / tp.
 
@@ -22,7 +22,7 @@ class Ffn(Gathering):
     True
     """
 
-    op, layers, gathered, sharded = "ffn", ("up_down",), ("m", "n"), "m"
+    op, layers = "ffn", ("up_down",)
     facts = {}  # noqa: RUF012
     """It is no matmul of one n and k."""
 
@@ -37,4 +37,4 @@ class Ffn(Gathering):
         return Work(2 * layer.flop, 2 * layer.device_bytes, layer.wire_bytes)
 
 
-OPERATION = declare(Ffn, matmul_reduce_scatter.parts, "ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches")
+OPERATION = declare(Ffn, "ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches")

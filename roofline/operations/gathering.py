@@ -8,11 +8,10 @@ that for elements of 4 bytes, so that the ridge stays at the same degree.
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from roofline.host.container import cores
 from roofline.operations import base
@@ -21,8 +20,9 @@ from roofline.operations.contenders import Contender
 from roofline.operations.matmul import Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
+from roofline.theory.models import Model
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import EXERCISE_BALANCE, HOW, PCIE, Wire
+from roofline.theory.wires import EXERCISE_BALANCE, HOW, OF_RANKS, PCIE, RANKS_TAKE, Wire
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -37,6 +37,98 @@ BALANCE = "balance"
 
 OFF_PACE = 0.05
 """A link may miss its requested bandwidth by this fraction. If it misses by more, the case is void."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The values that a run combines."""
+
+    rows: Counts = ()
+    tp: Counts = ()
+    tokens: Counts = ()
+    """Tokens on a chip, for the weight prefetch."""
+    prefetch_tp: Counts = (1,)
+    """Tensor-parallel degrees of the weight prefetch."""
+    ranks: Counts = ()
+    wires: Names = ()
+    parts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    """Those of a default sweep, by operation: what each has in place of these values. Degrees may be the "middle" one,
+    which has the least wire intensity above the exercise's balance, and the "greatest"."""
+
+
+def make(options, given: dict) -> Sweep:
+    """Make the sweep of a run by its `options`, of which some are `given`; nothing is where the layer `up` is left out.
+
+    Default degrees and ranks are those that divide the model's sizes. A quick sweep keeps the middle one of the default
+    degrees and tokens. Neither that nor a choice of degrees, ranks or links has parts.
+
+    Raises ValueError for a link that these ranks lack, or where none gather over it.
+    """
+    wires = given.get("link_bandwidth", ())
+    for wire in wires:
+        _require_link(wire, options)
+    sweep = replace(_default(options), **_chosen(options, given))
+    if wires and not sweep.ranks:
+        raise ValueError(f"--ffn-link-bandwidth: {nobody(options.model)}; choose --ffn-ranks")
+    return sweep if "up" in options.layers else Sweep()
+
+
+def _default(options) -> Sweep:
+    sizes = parse_model(options.model)
+    sweep = typed.read(Sweep, base.DEFAULTS["gathers"][options.device if options.timed else "test"])
+    ranks = _divisors(_common(sizes), RANKS)[:1]
+    sweep = replace(sweep, ranks=ranks, tp=_divisors(sizes.d_ff, sweep.tp) or (1,))
+    if options.quick:
+        return replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), parts={})
+    return sweep
+
+
+def _chosen(options, given: dict) -> dict:
+    """What the user chose in place of default values."""
+    chosen = {}
+    if "ranks" in given:
+        chosen["ranks"] = given["ranks"]
+    if "tp" in given:
+        chosen["tp"] = chosen["prefetch_tp"] = given["tp"]
+    if "link_bandwidth" in given:
+        chosen["wires"] = given["link_bandwidth"]
+    if options.world > 1:
+        chosen = {"wires": RANKS_TAKE[options.device]} | chosen | {"ranks": (options.world,)}
+    if chosen:
+        chosen["parts"] = {}
+    if "tokens" in given:
+        chosen["tokens"] = given["tokens"]
+        chosen["rows"] = tuple(m for m in given["tokens"] if m >= LEAST_TOKENS or not options.timed)
+    return chosen
+
+
+def _require_link(wire: str, options) -> None:
+    """Refuse a wire that the ranks which torchrun started lack, or a single process."""
+    able = RANKS_TAKE[options.device]
+    if options.world > 1 and wire not in able:
+        problem = f"between the ranks that torchrun started the wire is real, as {' or '.join(able)}; leave it out"
+    elif options.world == 1 and wire in OF_RANKS:
+        problem = "it is between the ranks that torchrun started; start it so"
+    elif options.device == "cpu" and parse_wire(wire).needs_gpu:
+        problem = "it needs an NVIDIA GPU, which moves the bytes, and this run is on the CPU; leave it out"
+    else:
+        return
+    raise ValueError(f"--ffn-link-bandwidth {wire!r}: {problem}")
+
+
+def _common(sizes: Model) -> int:
+    """What the ranks of a default sweep divide."""
+    return math.gcd(sizes.d_model, sizes.d_ff)
+
+
+def _divisors(size: int, counts: Counts) -> Counts:
+    """Those of `counts` that divide `size`."""
+    return tuple(count for count in counts if size % count == 0)
+
+
+def _middle(values: tuple) -> tuple:
+    middle = len(values) // 2
+    return values[middle : middle + 1]
 
 
 @dataclass(frozen=True)
@@ -65,6 +157,11 @@ class Gathering(Matmul):
             problem = f"ranks={self.ranks} does not divide {self.sharded}={size}, which {self.op} shards over them"
             raise ValueError(f"{problem}: choose another --ffn-ranks, or other sizes")
 
+    @staticmethod
+    def swept(sweep: Sweep) -> Sweep:
+        """The sweep of it in a run: `sweep`, as far as it goes for this operation."""
+        return sweep
+
     @property
     def gathered_bytes(self) -> int:
         """Bytes of the whole gathered operand, with the rank's own shard."""
@@ -76,112 +173,37 @@ class Gathering(Matmul):
         return Work(work.flop, work.device_bytes, self.gathered_bytes * (self.ranks - 1) // self.ranks)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """The values that a run measures. `Part` says which of them are combined."""
-
-    rows: Counts = ()
-    tp: Counts = ()
-    tokens: Counts = ()
-    """Tokens on a chip, for the weight prefetch."""
-    prefetch_tp: Counts = (1,)
-    """Tensor-parallel degrees of the weight prefetch."""
-    ranks: Counts = ()
-    wires: Names = ()
-    more_wires: Names = ()
-    """Measured at the middle degree only, as are `more_ranks`."""
-    widest_wires: Names = ()
-    """Measured at the greatest degree only."""
-    more_ranks: Counts = ()
-    own_ranks: Counts = ()
-    """Each is measured at the degree of the same number, as a model would run it."""
-    pcie_tp: Counts = ()
-    """Degrees that are measured over PCIe."""
-
-
-FURTHER = "more_wires", "widest_wires", "pcie_tp", "more_ranks", "own_ranks"
-"""Further values of a default sweep, which a choice of degrees, ranks or links drops."""
-
-
-def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep:
-    """Make the sweep of `mode`: `cuda`, `cpu`, or either with `test-` before it.
-
-    `given` are the `ranks`, `wires`, `tokens` and `tp` that the user chose, which replace the default ones; an empty
-    tuple chooses nothing. A quick sweep has no further values, and of the default degrees and tokens it keeps the
-    middle one.
-    """
-    is_test = mode.startswith("test")
-    sweep = _default("test" if is_test else mode, model)
-    if quick:
-        sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens))
-    chosen = {name: values for name, values in given.items() if values}
-    if quick or chosen.keys() - {"tokens"}:
-        chosen |= dict.fromkeys(FURTHER, ())
-    if "tp" in chosen:
-        chosen["prefetch_tp"] = chosen["tp"]
-    if "tokens" in chosen:
-        chosen["rows"] = tuple(m for m in chosen["tokens"] if is_test or m >= LEAST_TOKENS)
-    return replace(sweep, **chosen)
-
-
-def _default(name: str, model: str) -> Sweep:
-    """The default sweep of a `name`: its degrees that divide the sizes of `model`, and ranks that do."""
-    sweep = typed.read(Sweep, base.DEFAULTS["gathers"][name])
-    sizes = parse_model(model)
-    common = math.gcd(sizes.d_model, sizes.d_ff)
-    return replace(
-        sweep,
-        tp=_divisors(sizes.d_ff, sweep.tp) or (1,),
-        ranks=_divisors(common, RANKS)[:1],
-        more_ranks=_divisors(common, sweep.more_ranks),
-        own_ranks=_divisors(common, sweep.own_ranks),
-        pcie_tp=_divisors(sizes.d_ff, sweep.pcie_tp),
-    )
-
-
-def _divisors(size: int, counts: Counts) -> Counts:
-    """Those of `counts` that divide `size`."""
-    return tuple(count for count in counts if size % count == 0)
-
-
-def _middle(values: tuple) -> tuple:
-    middle = len(values) // 2
-    return values[middle : middle + 1]
-
-
-class Part(NamedTuple):
-    """A part of a sweep: one case for every combination of these."""
-
-    ranks: Counts
-    wires: Names
-    degrees: Counts
-    rows: Counts
-
-
-Parts = Callable[[Sweep, int], list[Part]]
-"""Cuts a sweep into parts. Its middle degree has the least wire intensity above the exercise's balance."""
-
-
-def cases_of(case: type[Gathering], parts: Parts, options) -> list:
-    """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
-    sweep = options.gather
+def cases_of(case: type[Gathering], options) -> list:
+    """List the cases of all parts of the sweep. Rows change fastest, then degrees, wires and ranks. A part leaves out
+    what does not divide the model's sizes; what the user chose is refused."""
+    sweep = case.swept(options.gather)
     model = options.model
+    sizes = parse_model(model)
     cases = []
     for dtype in base.dtypes_of(case, options) if sweep.ranks else ():
-        balance = exercise_wire(model, dtype)
-        for part in parts(sweep, _middle_degree(balance, sweep, model, dtype)):
-            for ranks, wire, tp, rows in product(*part):
-                token = balance if wire == BALANCE else wire
+        degrees = {"middle": _middle_degree(sweep, model), "greatest": max(sweep.tp)}
+        for changed in sweep.parts.get(case.op, [{}]):
+            part: Any = replace(sweep, **changed)
+            for ranks, wire, degree, rows in product(part.ranks, part.wires, part.tp, part.rows):
+                tp = degrees.get(degree, degree)
+                if sweep.parts and (sizes.d_ff % tp or _common(sizes) % ranks):
+                    continue
+                token = exercise_wire(model, dtype) if wire == BALANCE else wire
                 cases.append(case(model, *case.layers, tp, rows, dtype, ranks, token))
     return list(dict.fromkeys(cases))  # the middle degree may be the greatest
 
 
-def _middle_degree(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
-    """Find the degree with the least wire intensity above `balance`, or with the greatest if none is above."""
+def _middle_degree(sweep: Sweep, model: str) -> int:
+    """Find the degree with the least wire intensity above the exercise's balance, or the least degree if none is above.
+    Both are those of elements of two bytes."""
     ranks = sweep.ranks[0]  # where there are several, no part is of the middle degree
-    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype] * ranks / max(1, ranks - 1)  # other sizes cancel
-    threshold = float(balance.removeprefix(BALANCE))
-    return max((tp for tp in sweep.tp if flop_per_byte / tp > threshold), default=min(sweep.tp))
+    flop_per_byte = parse_model(model).d_ff * ranks / max(1, ranks - 1)  # other sizes cancel
+    balance = EXERCISE_BALANCE / _divisor(model)
+    return max((tp for tp in sweep.tp if flop_per_byte / tp > balance), default=min(sweep.tp))
+
+
+def _divisor(model: str) -> int:
+    return int(model.partition("/")[2] or 1)
 
 
 def nobody(model: str) -> str:
@@ -197,8 +219,7 @@ def exercise_wire(model: str, dtype: str) -> str:
     >>> exercise_wire("xxl", "bf16"), exercise_wire("xxl/16", "fp32")
     ('balance2750', 'balance86')
     """
-    divisor = int(model.partition("/")[2] or 1)
-    balance = EXERCISE_BALANCE / divisor * 2 / ITEMSIZE[dtype]
+    balance = EXERCISE_BALANCE / _divisor(model) * 2 / ITEMSIZE[dtype]
     return Wire("balance", round(balance) if balance >= 10 else balance).token
 
 
@@ -292,13 +313,13 @@ class Planner(base.Planner):
         return [name for name in names if name in chosen] if chosen else names
 
 
-def declare(case: type[Gathering], parts: Parts, example: str, peer_wire: str = "") -> base.Operation:
-    """Register an operation whose cases are `case`, swept in `parts`. `peer_wire` goes to its `Planner`."""
+def declare(case: type[Gathering], example: str, peer_wire: str = "") -> base.Operation:
+    """Register an operation whose cases are `case`. `peer_wire` goes to its `Planner`."""
     return base.register(
         base.Operation(
             case=case,
             analysis="overlap",
-            sweep=partial(cases_of, case, parts),
+            sweep=partial(cases_of, case),
             planner=partial(Planner, case.op, peer_wire),
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,

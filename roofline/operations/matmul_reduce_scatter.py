@@ -6,9 +6,9 @@ by default the one above the exercise's balance, over two links, and the greates
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from roofline.operations.gathering import Gathering, Part, Sweep, declare
+from roofline.operations.gathering import Gathering, Sweep, declare
 
 PULLED = ("symmetric", "preset")
 """The links by which a rank sends no part: symmetric memory is pulled, from where none lies yet."""
@@ -25,22 +25,16 @@ class MatmulReduceScatter(Gathering):
 
     op, layers, gathered, sharded = "matmul_reduce_scatter", ("down",), ("m", "n"), "m"
 
-
-def parts(sweep: Sweep, middle: int) -> list[Part]:
-    """The parts of the sweep, in the order of the run."""
-    rows = tuple(m for m in sweep.rows if m % math.lcm(*sweep.ranks) == 0)
-    wires = tuple(wire for wire in sweep.wires if wire not in PULLED)
-    if not sweep.more_wires:  # something was chosen
-        return [Part(sweep.ranks, wires, sweep.tp, rows)]
-    return [
-        Part(sweep.ranks, wires, (middle, max(sweep.tp)), rows),
-        Part(sweep.ranks, sweep.more_wires[:1], (middle,), rows),
-    ]
+    @staticmethod
+    def swept(sweep: Sweep) -> Sweep:
+        """Without rows that the ranks do not share, and links by which none sends."""
+        rows = tuple(m for m in sweep.rows if m % math.lcm(*sweep.ranks) == 0)
+        wires = tuple(wire for wire in sweep.wires if wire not in PULLED)
+        return replace(sweep, rows=rows, wires=wires)
 
 
 OPERATION = declare(
     MatmulReduceScatter,
-    parts,
     "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
     peer_wire="nccl",
 )

@@ -16,7 +16,6 @@ from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal, typed
 from roofline.theory.data import tables_of
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.words import nearest
 from roofline.theory.work import ITEMSIZE
@@ -208,7 +207,7 @@ def resolve(given: dict, *, device: str, timed: bool, root: Path, world: int = 1
     values |= {"device": device, "timed": timed, "world": world}
     options = typed.read(Options, values)
     _require_sound(options)
-    return replace(options, gather=_gather(options, mode, given))
+    return replace(options, gather=gathering.make(options, given))
 
 
 def _require_sound(options: Options) -> None:
@@ -227,34 +226,6 @@ def _values_of_file(file: str, dtypes: Names) -> dict:
     swept = dict.fromkeys(("layers", "tokens", "tp"), ())
     ids = tuple(case.id for case in cases)
     return swept | {"shapes": ids, "dtype": tuple(dict.fromkeys(case.dtype for case in cases))}
-
-
-def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
-    """The sweep of what is gathered; nothing is where the layer `up` is left out."""
-    wires = given.get("link_bandwidth", ())
-    for wire in wires:
-        _require_link(wire, options)
-    chosen = {"ranks": given.get("ranks"), "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
-    if options.world > 1:
-        chosen |= {"ranks": (options.world,), "wires": wires or RANKS_TAKE[options.device]}
-    sweep = gathering.make(mode, options.model, quick=options.quick, **chosen)
-    if wires and not sweep.ranks:
-        raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
-    return sweep if "up" in options.layers else gathering.Sweep()
-
-
-def _require_link(wire: str, options: Options) -> None:
-    """Refuse a wire that the ranks which torchrun started lack, or a single process."""
-    able = RANKS_TAKE[options.device]
-    if options.world > 1 and wire not in able:
-        problem = f"between the ranks that torchrun started the wire is real, as {' or '.join(able)}; leave it out"
-    elif options.world == 1 and wire in OF_RANKS:
-        problem = "it is between the ranks that torchrun started; start it so"
-    elif options.device == "cpu" and parse_wire(wire).needs_gpu:
-        problem = "it needs an NVIDIA GPU, which moves the bytes, and this run is on the CPU; leave it out"
-    else:
-        return
-    raise ValueError(f"--ffn-link-bandwidth {wire!r}: {problem}")
 
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:

@@ -3,9 +3,9 @@
 Tokens on a chip run from one side of the balance to the other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from roofline.operations.gathering import Gathering, Part, declare
+from roofline.operations.gathering import Gathering, Sweep, declare
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,13 @@ class WeightPrefetch(Gathering):
 
     op, gathered, sharded = "weight_prefetch", ("n", "k"), "n"
 
+    @staticmethod
+    def swept(sweep: Sweep) -> Sweep:
+        """With degrees and tokens of its own."""
+        return replace(sweep, tp=sweep.prefetch_tp, rows=sweep.tokens)
+
 
 OPERATION = declare(
     WeightPrefetch,
-    lambda sweep, middle: [Part(sweep.ranks, sweep.wires, sweep.prefetch_tp, sweep.tokens)],
     "weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped",
 )

@@ -12,8 +12,8 @@ from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_pr
 from collectives.bench.links import make_link
 from collectives.ranks import shared
 from collectives.transfers import WarmUp
-from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.gathering import Sweep
 from roofline.operations.options import Options
 from roofline.theory.arms import ARMS as ARM_SPECS
 
@@ -32,7 +32,7 @@ OPTIONS = Options(
     tp=(1,),
     dtypes=("fp32",),
     max_seconds=1.0,
-    gather=gathering.make("cpu", "128x512", ranks=(4,), tokens=(1024,), tp=(1,)),
+    gather=Sweep(rows=(1024,), tp=(1,), tokens=(1024,), ranks=(4,), wires=("balance",)),
 )
 ON_GPU = replace(OPTIONS, device="cuda", dtypes=("fp16",), model="256x384")
 """Whose tiles are larger, and whose dtype all arms take."""

@@ -27,8 +27,8 @@ from collectives.bench.links import make_link
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
 from collectives.transfers import Transfer
-from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
+from roofline.operations.gathering import Sweep
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks
@@ -59,7 +59,7 @@ def arms_are_exact(rank, ranks, path):
 def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
-    sweep = gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",))
+    sweep = Sweep(ranks=(ranks,), wires=("gloo",))
     options = replace(OPTIONS, timed=False, world=ranks, gather=sweep)
 
     def wrong(operands, link):
