@@ -145,16 +145,11 @@ def _counted_fields(case: MeasuredCase) -> dict:
     return fields
 
 
-def _blocks(run: Run, shape: Shape, contender: str) -> dict[int, dict]:
-    """{alternation: its block of seconds} in which a contender ran alone."""
-    return {line["block"]: line for line in run.steady if (line["shape"], line["contender"]) == (shape.id, contender)}
-
-
-def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
+def steady_ratios(shape: Shape, contender: str) -> dict[int, float]:
     """{alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
-    of_baseline = _blocks(run, shape, shape.baseline)
+    of_baseline = shape.steady.get(shape.baseline, {})
     ratios = {}
-    for index, block in _blocks(run, shape, contender).items():
+    for index, block in shape.steady[contender].items():
         if index in of_baseline:
             ratios[index] = of_baseline[index]["time_s"] / block["time_s"]
     return ratios
@@ -163,11 +158,11 @@ def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
 def _steady_fields(case: MeasuredCase) -> dict:
     """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
     the counted part alone."""
-    blocks = _blocks(case.run, case.shape, case.contender).values()
-    if not blocks:
+    if case.contender not in case.shape.steady:
         return {}
+    blocks = case.shape.steady[case.contender].values()
     time_s = median(block["time_s"] for block in blocks)
-    ratios = list(steady_ratios(case.run, case.shape, case.contender).values())
+    ratios = list(steady_ratios(case.shape, case.contender).values())
     energies_j = [block["energy_j"] / block["calls"] for block in blocks if block["energy_j"] is not None]
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))

@@ -104,7 +104,7 @@ def _fastest(run: Run, best: DataFrame) -> dict:
 def _sustained(run: Run, rows: DataFrame) -> dict:
     """The fastest in blocks, where they ran alone. The interval is Student's over alternations, each of which says the
     mean over all of `rows`."""
-    ratios = [steady_ratios(run, shape, name) for shape, name in _cases(run, rows)]
+    ratios = [steady_ratios(shape, name) for shape, name in _cases(run, rows)]
     sustained = _mean(rows["steady_ratio_to_baseline"], ratios)
     return with_ends("sustained", sustained, COLUMNS) | {"sustained_shapes": len(rows)}
 
