@@ -110,7 +110,7 @@ def _time_fields(case: MeasuredCase) -> dict:
     fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
-        fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value
+        fields["baseline_time_s"] = shape.time(shape.baseline).value
     return fields
 
 
@@ -134,7 +134,7 @@ def _counted_fields(case: MeasuredCase) -> dict:
     metrics = [" + ".join(names) for names in source["metrics"].values()]
     fields = {
         "dram_bytes": dram,
-        "l2_bytes": line.get("l2_bytes"),
+        "l2_bytes": line["l2_bytes"],
         "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
     }
     if dram:
@@ -167,8 +167,7 @@ def _steady_fields(case: MeasuredCase) -> dict:
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
     fields = {"steady_time_s": time_s, "steady_throttled": ", ".join(dict.fromkeys(throttled))}
-    if ratios:
-        fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
     if energies_j:
         fields["steady_energy_j"] = median(energies_j)
         fields["steady_power_w"] = fields["steady_energy_j"] / time_s

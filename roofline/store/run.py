@@ -161,8 +161,8 @@ class Shape:
                 times_s[round_.index] = round_.time_s[entrant]
         return times_s
 
-    def time(self, entrant: str) -> Interval | None:
-        """The typical time of an entrant, told beside the baseline's; None of one that has no sample."""
+    def time(self, entrant: str) -> Any:
+        """The typical time of an entrant, an interval, told beside the baseline's; None of one that has no sample."""
         return self.estimate(float, self.times_s(entrant))
 
     def estimate(self, of: Callable[..., float], *series: dict[int, float], log: bool = True) -> Interval | None:
