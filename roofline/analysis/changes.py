@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Any
 
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.verdicts import HIDDEN, SPEED, Change
@@ -53,25 +54,21 @@ def _log_speed(baseline_s: float, time_s: float) -> float:
 def mean_of_run(cases: Sequence[Values]) -> Change | None:
     """The mean over some cases of one run, of each against its baseline; None where fewer than two processes have all
     of them."""
-    means = [fmean(of_case[process] for of_case in cases) for process in complete(cases)]
+    of_all = set.intersection(*map(set, cases))
+    means = [fmean(of_case[process] for of_case in cases) for process in of_all]
     return Change.of_logarithms(means) if len(means) > 1 else None
 
 
 def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`; None where a run does not say how far it varies."""
-    base, new = zip(*cases, strict=True)
-    means: list[list[Change]] = []
-    for side in (base, new):
-        means.append(list(filter(None, map(mean_of_run, zip(*side, strict=True)))))
-        if len(means[-1]) < len(side[0]):
+    sides: list[Any] = []
+    for side in zip(*cases, strict=True):
+        means = list(map(mean_of_run, zip(*side, strict=True)))
+        if None in means:
             return None
-    base_means, new_means = means
-    return change(base_means, new_means, of)
-
-
-def complete(cases: Sequence[Values]) -> list[int]:
-    """The processes that have all cases."""
-    return sorted(set.intersection(*map(set, cases)))
+        sides.append(means)
+    base, new = sides
+    return change(base, new, of)
 
 
 def change(base: Sequence[Change], new: Sequence[Change], of: str = SPEED) -> Change:

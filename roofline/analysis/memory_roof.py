@@ -83,10 +83,7 @@ def _by_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling
 
 def _probe(shape: Shape) -> str | None:
     """The name of the probe that took turns on `shape`; None if none did."""
-    for name in shape.of_role(PROBE):
-        if shape.times_s(name):
-            return name
-    return None
+    return next(filter(shape.times_s, shape.of_role(PROBE)), None)
 
 
 def rate_of(amount: float, time: Any) -> Interval:

@@ -72,7 +72,8 @@ class ArmSamples:
         """By how much of the request the link missed it, where that is too much."""
         if self.requested and self.bandwidth:
             missed = self.bandwidth / self.requested - 1
-            self.off_pace = missed if abs(missed) > OFF_PACE else None
+            if abs(missed) > OFF_PACE:
+                self.off_pace = missed
 
     def _own_matmul(self) -> tuple[str, Series]:
         """The matmul that the arm runs: its name beside the link's traffic, and its times alone. It is the kernel with
@@ -243,12 +244,8 @@ class ArmSamples:
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     """The names of the fastest unsplit matmul of `shape` and of its link alone."""
-    typical_s = {}
-    for name in shape.of_role("gemm"):
-        if time := shape.time(name):
-            typical_s[name] = time.value
-    fastest = min(typical_s, key=typical_s.__getitem__, default=None)
-    return fastest, next(iter(shape.of_role("link")), None)
+    gemms = filter(shape.times_s, shape.of_role("gemm"))
+    return min(gemms, key=shape.time, default=None), next(iter(shape.of_role("link")), None)
 
 
 def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:

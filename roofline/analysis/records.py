@@ -110,7 +110,7 @@ def _time_fields(case: MeasuredCase) -> dict:
     fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
-        fields["baseline_time_s"] = MeasuredCase(case.run, shape, shape.baseline).time.value
+        fields["baseline_time_s"] = shape.time(shape.baseline).value
     return fields
 
 
@@ -134,7 +134,7 @@ def _counted_fields(case: MeasuredCase) -> dict:
     metrics = [" + ".join(names) for names in source["metrics"].values()]
     fields = {
         "dram_bytes": dram,
-        "l2_bytes": line.get("l2_bytes"),
+        "l2_bytes": line["l2_bytes"],
         "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
     }
     if dram:
@@ -145,16 +145,11 @@ def _counted_fields(case: MeasuredCase) -> dict:
     return fields
 
 
-def _blocks(run: Run, shape: Shape, contender: str) -> dict[int, dict]:
-    """{alternation: its block of seconds} in which a contender ran alone."""
-    return {line["block"]: line for line in run.steady if (line["shape"], line["contender"]) == (shape.id, contender)}
-
-
-def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
+def steady_ratios(shape: Shape, contender: str) -> dict[int, float]:
     """{alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
-    of_baseline = _blocks(run, shape, shape.baseline)
+    of_baseline = shape.steady.get(shape.baseline, {})
     ratios = {}
-    for index, block in _blocks(run, shape, contender).items():
+    for index, block in shape.steady[contender].items():
         if index in of_baseline:
             ratios[index] = of_baseline[index]["time_s"] / block["time_s"]
     return ratios
@@ -163,17 +158,16 @@ def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
 def _steady_fields(case: MeasuredCase) -> dict:
     """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
     the counted part alone."""
-    blocks = _blocks(case.run, case.shape, case.contender).values()
-    if not blocks:
+    if case.contender not in case.shape.steady:
         return {}
+    blocks = case.shape.steady[case.contender].values()
     time_s = median(block["time_s"] for block in blocks)
-    ratios = list(steady_ratios(case.run, case.shape, case.contender).values())
+    ratios = list(steady_ratios(case.shape, case.contender).values())
     energies_j = [block["energy_j"] / block["calls"] for block in blocks if block["energy_j"] is not None]
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
     fields = {"steady_time_s": time_s, "steady_throttled": ", ".join(dict.fromkeys(throttled))}
-    if ratios:
-        fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
     if energies_j:
         fields["steady_energy_j"] = median(energies_j)
         fields["steady_power_w"] = fields["steady_energy_j"] / time_s

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import complete
 from roofline.analysis.fields import GROUPS, with_ends
 from roofline.analysis.records import steady_ratios
 from roofline.operations.shapes import shape_text
@@ -34,7 +32,7 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     of their own."""
     import pandas
 
-    cases = frame[frame["analysis"] == "throughput"].dropna(subset="m")
+    cases = frame[frame["analysis"] == "throughput"].dropna(subset=["m", "ratio_to_baseline"])
     rows = []
     for (dtype, m), of_row in cases.groupby(["dtype", "m"]):
         others = compared(of_row)
@@ -43,10 +41,9 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
         if rivals.empty:
             continue
         row = {"m": m, "dtype": dtype, **_fastest(run, rivals.drop_duplicates("shape").sort_index())}
-        alone = rivals[rivals["steady_ratio_to_baseline"].notna()]
+        alone = rivals.dropna(subset="steady_ratio_to_baseline")
         row |= _sustained(run, alone.drop_duplicates("shape"))
-        has_ratio = of_row["ratio_to_baseline"].notna()
-        row |= _dispatched(run, of_row[of_row["contender"].eq(of_row["dispatched"]) & has_ratio])
+        row |= _dispatched(run, of_row[of_row["contender"].eq(of_row["dispatched"])])
         for name, of_library in others[~is_rival].groupby("contender", sort=False):
             row |= zip(columns_of(name), mean_ratio(run, of_library), strict=True)
         rows.append(row)
@@ -104,7 +101,7 @@ def _fastest(run: Run, best: DataFrame) -> dict:
 def _sustained(run: Run, rows: DataFrame) -> dict:
     """The fastest in blocks, where they ran alone. The interval is Student's over alternations, each of which says the
     mean over all of `rows`."""
-    ratios = [steady_ratios(run, shape, name) for shape, name in _cases(run, rows)]
+    ratios = [steady_ratios(shape, name) for shape, name in _cases(run, rows)]
     sustained = _mean(rows["steady_ratio_to_baseline"], ratios)
     return with_ends("sustained", sustained, COLUMNS) | {"sustained_shapes": len(rows)}
 
@@ -142,7 +139,7 @@ def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
 def _mean(values: Series, ratios: list[dict[int, float]]) -> Interval:
     """The mean of the `values` of cases, with Student's interval by the `ratios` of those who have one of all cases;
     NaN of none."""
-    if not ratios:
-        return Interval(math.nan, math.nan, math.nan)
-    means = [geometric_mean(of_case[index] for of_case in ratios) for index in complete(ratios)]
-    return student(geometric_mean(values), means)
+    import pandas
+
+    of_all = pandas.DataFrame(ratios).dropna(axis="columns")
+    return student(geometric_mean(values), [*of_all.agg(geometric_mean)])

@@ -106,6 +106,8 @@ class Shape:
     rounds: list[Round] = field(default_factory=list)
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
+    steady: dict[str, dict[int, dict]] = field(default_factory=dict)
+    """{contender: {alternation: its block of seconds}} of those that ran alone."""
     apart: str = ""
     """The contender that took turns alone with the baseline; empty where all took turns together."""
 
@@ -137,6 +139,8 @@ class Shape:
                 self.timelines[read.contender] = line
             case "counters":
                 self.counters[read.contender] = line
+            case "steady":
+                self.steady.setdefault(read.contender, {})[read.block] = line
             case "costs":
                 entrant = self.entrants.get(read.contender, {})
                 entrant["costs"] = entrant.get("costs", {}) | read.costs
@@ -157,8 +161,8 @@ class Shape:
                 times_s[round_.index] = round_.time_s[entrant]
         return times_s
 
-    def time(self, entrant: str) -> Interval | None:
-        """The typical time of an entrant, told beside the baseline's; None of one that has no sample."""
+    def time(self, entrant: str) -> Any:
+        """The typical time of an entrant, an interval, told beside the baseline's; None of one that has no sample."""
         return self.estimate(float, self.times_s(entrant))
 
     def estimate(self, of: Callable[..., float], *series: dict[int, float], log: bool = True) -> Interval | None:
@@ -238,7 +242,8 @@ class Shape:
         return measured
 
 
-IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
+OWN_LINES = "rounds", "timelines", "counters", "steady"
+IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in (*OWN_LINES, "work")]
 
 
 def key_of(shape_id: str, apart: str) -> str:
@@ -255,7 +260,7 @@ KINDS = {"run": lines.Head, "shape": Shape, "round": Round, "not_measured": Outc
 KINDS |= {kind.__name__.lower(): kind for kind in lines.Line.__subclasses__()}
 """What a line of each kind is read as."""
 
-LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
+LISTS = {"ceiling": "ceilings", "process": "processes"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
@@ -268,8 +273,6 @@ class Run:
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
     """{id: as all made it together}, and behind it {case: as its contender made it alone with the baseline}."""
-    steady: list[dict] = field(default_factory=list)
-    """Blocks in which a contender ran alone."""
     not_measured: list[Outcome] = field(default_factory=list)
     processes: list[dict] = field(default_factory=list)
     """Seconds of each process, of a run that decides."""
@@ -376,7 +379,7 @@ class Run:
             case "note":
                 self.notes_by_topic[read.about] = read.text
             case "shape":
-                self.add_shape(read)
+                self.shapes[key_of(read.id, read.apart)] = read  # a second one is measured anew
             case kind if kind in LISTS:
                 getattr(self, LISTS[kind]).append(line)
             case kind:
@@ -393,11 +396,6 @@ class Run:
             shape = self.shapes[name]
             shape.rounds = [round_ for round_ in shape.rounds if round_.pass_index <= shape.passes]
             shape.round_count = len(shape.rounds)
-
-    def add_shape(self, shape: Shape) -> None:
-        """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
-        self.shapes[key_of(shape.id, shape.apart)] = shape
-        self.steady = [block for block in self.steady if block["shape"] != shape.id]
 
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds.
