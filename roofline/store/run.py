@@ -135,10 +135,9 @@ class Shape:
                         f"round {read.index} is there already; two processes wrote at once, so measure anew"
                     )
                 self.rounds.append(read)
-            case "timeline":
-                self.timelines[read.contender] = line
-            case "counters":
-                self.counters[read.contender] = line
+            case "timeline" | "counters":
+                lines_of = {"timeline": self.timelines, "counters": self.counters}
+                lines_of[kind][read.contender] = line
             case "steady":
                 self.steady.setdefault(read.contender, {})[read.block] = line
             case "costs":
