@@ -84,8 +84,7 @@ class Pass(Line):
     round_count: int
     telemetry: dict
     late: dict[str, int]
-    processes: int = 1
-    entrants: dict[str, dict] = field(default_factory=dict)
+    processes: int
 
 
 @dataclass

@@ -63,8 +63,6 @@ class Worker:
         self.mark = mark
         self.options = runners.options
         self.device = runners.options.device
-        self.apart_field = {"apart": request.apart} if request.apart else {}
-        """The field by which lines say that a shape is made apart."""
         for shape in request.cases:
             of_shape = runners.of(operations.find(shape))
             if shape in request.chosen:
