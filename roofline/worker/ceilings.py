@@ -57,7 +57,7 @@ def measure(
     """
     best = []
     reasons = {}
-    for group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).values():
+    for (kind, dtype), group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).items():
         left, refused = _usable(group, device)
         while left:
             try:
@@ -72,8 +72,8 @@ def measure(
             times_s = turns.times_s[name]
             if time := time_of(times_s):
                 ceiling = {
-                    "ceiling": probe.kind,
-                    "dtype": probe.dtype,
+                    "ceiling": kind,
+                    "dtype": dtype,
                     "when": when,
                     "probe": name,
                     "value": probe.amount / time.value,
@@ -88,7 +88,7 @@ def measure(
             highest = max(reached, key=itemgetter("value"))
             best.append(highest | {"beside": _neighbour(reached, highest, device)})
         for name, reason in refused.items():
-            reasons[" ".join(filter(None, [group[0].kind, name, group[0].dtype]))] = reason
+            reasons[" ".join(filter(None, [kind, name, dtype]))] = reason
     return best, reasons
 
 
@@ -134,7 +134,7 @@ def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict |
         return None
     roof = roof_of(datasheet, case.dtype) or Roof(matmul["value"], read["value"])
     line = read if roof.bound(case.work.device_intensity) == "memory" else matmul
-    key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
+    key = line["ceiling"], line["beside"], line["dtype"]
     for probe in probes:
         if (probe.kind, probe.name, probe.dtype) == key:
             call = Call(probe.call, is_long=probe.amount / line["value"] > LONG_S)

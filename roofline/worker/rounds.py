@@ -271,14 +271,13 @@ class Rounds:
         problems: list[Callable[[], str]] = []
 
         def begin_look() -> None:
-            for name in looked_at[len(problems) :]:
+            for name in looked_at:
                 problems.append(self._looks[name](self._returned[name]))
 
         self._returned |= dict.fromkeys(looked_at)
         try:
             with self._clock.while_busy(begin_look):
                 yield
-            begin_look()  # a clock need not have such a place
         finally:
             self._returned.clear()
         for name, problem in zip(looked_at, problems, strict=True):

@@ -29,6 +29,7 @@ class FakeClock(Clock):
         times = [call() for call in calls]
         self.calls += len(times)
         self.seconds += sum(time or 0.0 for time in times)
+        self.look_while_busy()
         return times
 
     def burst(self, call, calls):

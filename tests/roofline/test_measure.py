@@ -163,8 +163,8 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fa
 
 def lines_of_day(dtype, flops, bytes_per_s):
     return [
-        {"ceiling": "matmul", "dtype": dtype, "probe": "known", "value": flops},
-        {"ceiling": "read", "dtype": None, "probe": "known", "value": bytes_per_s},
+        {"ceiling": "matmul", "dtype": dtype, "probe": "known", "beside": "known", "value": flops},
+        {"ceiling": "read", "dtype": None, "probe": "known", "beside": "known", "value": bytes_per_s},
     ]
 
 
