@@ -7,7 +7,7 @@ import zlib
 from dataclasses import asdict, replace
 from statistics import median
 
-from roofline.host import device_errors, telemetry
+from roofline.host import telemetry
 from roofline.host.device_errors import CallError
 from roofline.protocol.messages import Broken, JournalLines, Rejected, Step
 from roofline.protocol.stop_rule import StopRule
@@ -58,13 +58,6 @@ class ShapePasses:
         self.telemetry: dict = {}
         """The summary of the last pass."""
         self._rounds_told = 0
-
-    @property
-    def goes_on(self) -> bool:
-        """True where somebody is in for whom turns are taken."""
-        contenders = self.prepared.contenders
-        apart = self.worker.request.apart
-        return apart in contenders if apart else bool(contenders)
 
     def _new_rounds(self) -> Rounds:
         worker = self.worker
@@ -120,7 +113,8 @@ class ShapePasses:
         """Make a pass. Who raises is taken out, and the others begin the pass again."""
         prepared = self.prepared
         worker = self.worker
-        while self.goes_on:
+        apart = worker.request.apart
+        while apart in prepared.contenders if apart else prepared.contenders:
             self._drop_rejected()
             worker.telemetry.start()
             worker.begin(
@@ -258,11 +252,8 @@ class ShapePasses:
             call = self.prepared.entrants[name].call
             costs = {}
             for cost, measured in COSTS.items():
-                try:
+                with worker.noting("calls", f"No {cost} of {shape}-{name}", name):  # not all can be captured
                     costs[cost] = measured(call, worker.clock)
-                except BaseException as error:  # not every contender can be captured
-                    stop_if_lost(worker.device, error, name)
-                    worker.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
             worker.journal("costs", shape=shape, contender=name, costs=costs)
 
     def _measure_steady_state(self) -> None:

@@ -175,7 +175,7 @@ class PreparedCase:
         """Take `name` out, which raised `error`."""
         rejected = rejection(error)
         lacking = device_errors.lack(error)
-        memory = f"; {self.memory}" if lacking == "out of memory" else ""
+        memory = f"; {self.memory}" if lacking == "out of memory" and self.case else ""
         outcome = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
         self.reject(name, outcome, is_sure=lacking == "not supported")
 

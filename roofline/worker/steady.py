@@ -36,7 +36,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
     """
     if options.steady == 0 or prepared.analysis != "throughput":
         return []
-    timed = sorted(filter(medians_s.__contains__, prepared.contenders), key=medians_s.__getitem__)
+    timed = sorted(medians_s, key=medians_s.__getitem__)
     if not timed or medians_s[timed[0]] < FROM_S:
         return []
     if options.steady:
