@@ -68,9 +68,8 @@ def measure(
         for probe in group:
             prepared.enter(probe.name, probe.checked)
         while prepared.entrants:
-            calls = {name: entrant.call for name, entrant in prepared.entrants.items()}
             try:
-                turns = take_turns(calls, clock, rule, seed=seed)
+                turns = take_turns(prepared, clock, rule, seed=seed)
                 break
             except CallError as error:
                 stop_if_lost(device, error)

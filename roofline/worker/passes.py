@@ -62,23 +62,12 @@ class ShapePasses:
     def _new_rounds(self) -> Rounds:
         worker = self.worker
         request = worker.request
-        prepared = self.prepared
         passes = request.passes[self.shape]
         rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, self.planned_passes)
         if self.is_decided:
             rule = replace(rule, width=0.0)
-        rounds = Rounds(
-            {name: entrant.call for name, entrant in prepared.entrants.items()},
-            worker.clock,
-            rule,
-            seed=self.seed + request.process,
-            passes=passes,
-            mark=worker.mark,
-            inputs=prepared.inputs,
-            looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
-        )
-        rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
-        return rounds
+        seed = self.seed + request.process
+        return Rounds(self.prepared, worker.clock, rule, seed=seed, passes=passes, mark=worker.mark)
 
     def _first_line(self) -> dict:
         """The line of the journal by which the shape is known, before its passes."""

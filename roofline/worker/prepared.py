@@ -10,7 +10,6 @@ from roofline.protocol.messages import Broken, is_of_contender
 from roofline.store.outcome import FAILED, SKIPPED, Outcome
 from roofline.worker import process_state
 from roofline.worker.clocks import Call
-from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2, "fp8_block": 3e-3}
 """Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands. Of
@@ -70,6 +69,16 @@ def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
         raise error
     if device_errors.device_lost(device):
         raise Broken(name, rejection(error)) from error
+
+
+class Inputs:
+    """The inputs of timed calls. By default they stay as they are."""
+
+    def change(self) -> None:
+        """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
+
+    def restore(self) -> None:
+        """Have it be what it was, for other shapes and for checks."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_clock import FakeClock
+from fake_clock import FakeClock, case_of
 from stand_in import properties_of
 
 from roofline.host import machine, telemetry
@@ -25,7 +25,7 @@ QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
 def turns_of(calls, seconds=1e9, clock=None, seed=0):
     """Turns without a warm-up, for so long at most."""
-    return take_turns(calls, clock or FakeClock(), StopRule(max_seconds=seconds, warmup_s=0.0), seed=seed)
+    return take_turns(case_of(calls), clock or FakeClock(), StopRule(max_seconds=seconds, warmup_s=0.0), seed=seed)
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
@@ -43,13 +43,13 @@ def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
     clock.ranks = Alone()
     clock.ranks.broadcast = lambda value: next(shared)
-    turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
+    turns = take_turns(case_of({"a": lambda: 100.0}), clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
     assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
 
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
     clock = FakeClock()
-    turns = take_turns({"a": lambda: 0.01}, clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
+    turns = take_turns(case_of({"a": lambda: 0.01}), clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
     assert clock.calls - len(turns.times_s["a"]) in (20, 21)
 
 
@@ -84,7 +84,7 @@ def raises_at(count):
 @pytest.mark.parametrize(("bad", "whole"), [(noted(fails_at=5), 3), (raises_at(12), 11)], ids=["notes", "call"])
 def test_who_raises_is_named_and_the_others_go_on_without_it(bad, whole):
     """The warm-up took one."""
-    rounds = Rounds({"good": lambda: 1.0, "bad": bad}, FakeClock(), QUIET, seed=0)
+    rounds = Rounds(case_of({"good": lambda: 1.0, "bad": bad}), FakeClock(), QUIET, seed=0)
     with pytest.raises(CallError) as error:
         rounds.run_pass()
     assert error.value.name == "bad"
@@ -106,9 +106,8 @@ def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
 
 
 def test_passes_share_the_time_and_only_the_last_may_stop_early():
-    rounds = Rounds(
-        {"a": lambda: 1.0, "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4
-    )
+    prepared = case_of({"a": lambda: 1.0, "b": lambda: 1.0})
+    rounds = Rounds(prepared, FakeClock(), StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4)
     seen = []
     for _ in range(4):
         assert not rounds.stopped_by
