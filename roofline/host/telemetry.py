@@ -195,8 +195,3 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
             value = (rounds_before * old + rounds * value) / (rounds_before + rounds)
         both[key] = value
     return both
-
-
-def for_device(device: str):
-    """The telemetry of `device` (`cpu` or `cuda`)."""
-    return GpuTelemetry() if device == "cuda" else CpuTelemetry()

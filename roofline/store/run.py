@@ -180,9 +180,8 @@ class Shape:
         return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
-        """Entrants that take turns for comparison, as `gemm`, and are still in."""
-        names = [name for name, entrant in self.entrants.items() if entrant.get("role") == role]
-        return [name for name in names if name in self.late]
+        """Entrants of a role that are still in, as `gemm`; "" is that of contenders."""
+        return [name for name in self.late if self.entrants.get(name, {}).get("role", "") == role]
 
     @property
     def choices(self) -> dict:
@@ -198,23 +197,17 @@ class Shape:
     def rivals(self) -> list[str]:
         """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        libraries: list[str] = []
-        rivals: list[str] = []
-        for name in self.measured:
-            if name not in (self.baseline, self.baseline + AGAIN):
-                (libraries if self.entrants[name].get("of_library") else rivals).append(name)
-        return rivals or libraries
+        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
+        rivals = [name for name in others if not self.entrants[name].get("of_library")]
+        return rivals or others
 
     @property
     def measured(self) -> list[str]:
         """Contenders that were asked for and have samples. Of a shape that was made apart, once it is whole: until then
         somebody is suspected."""
-        measured = []
-        is_in_doubt = self.apart and self.stopped_by == INTERRUPTED
-        for name in self.late if not is_in_doubt else ():
-            if not self.entrants.get(name, {}).get("role") and any(name in round_.time_s for round_ in self.rounds):
-                measured.append(name)
-        return measured
+        if self.apart and self.stopped_by == INTERRUPTED:
+            return []
+        return [name for name in self.of_role("") if any(name in round_.time_s for round_ in self.rounds)]
 
 
 def key_of(shape_id: str, apart: str) -> str:

@@ -54,7 +54,8 @@ class Entrant:
     device is done, where the result is wrong, and "" where it is not."""
 
     def __post_init__(self):
-        self.call = Call.of(self.call)
+        if not isinstance(self.call, Call):
+            self.call = Call(self.call)
 
 
 def rejection(error: BaseException) -> Outcome:

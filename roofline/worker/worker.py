@@ -158,7 +158,7 @@ class Worker:
         """Make the passes that were asked for, of all shapes by turns."""
         first = next(iter(self.runners.loaded.values()))
         self.clock = first.clock()
-        self.telemetry = telemetry.for_device(self.device)
+        self.telemetry = telemetry.GpuTelemetry() if self.device == "cuda" else telemetry.CpuTelemetry()
         self.chip = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
