@@ -136,9 +136,6 @@ class CpuTelemetry:
 
     lacking = ""
 
-    def __init__(self):
-        self.start()
-
     def start(self) -> None:
         self._before = self._stat()
 

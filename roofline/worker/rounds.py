@@ -227,10 +227,10 @@ class Rounds:
     def _turns(self, order: list[str], times: list) -> Iterator[tuple[Iterable[Call], list[str]]]:
         """The turns of the clock that a round takes: calls, and the name of the last where that is looked at. It then
         has a turn of its own. Beside guests a turn goes as far as `_until_drawn`; `times` has those that are over."""
-        while self._has_guests and len(times) < len(order):
-            looked_at: list[str] = []
-            yield self._until_drawn(order[len(times) :], looked_at), looked_at
         if self._has_guests:
+            while len(times) < len(order):
+                looked_at: list[str] = []
+                yield self._until_drawn(order[len(times) :], looked_at), looked_at
             return
         *others, last = order
         if last not in self._looks or (last in self._looked_at and self._chance.random() >= LOOKED_AT):

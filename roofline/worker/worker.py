@@ -48,7 +48,15 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: Mark = 
     """
     worker = Worker(request, tell, runners, mark)
     try:
-        HANDLERS[request.kind](worker)
+        match request.kind:
+            case Kind.HELLO:
+                worker.greet()
+            case Kind.CHECK:
+                worker.check()
+            case Kind.MEASURE:
+                worker.measure()
+            case Kind.NAMES:
+                launches.name_kernels(worker)
     except Broken as broken:
         tell(Broke(*broken.args))
     tell(Done())
@@ -223,12 +231,3 @@ class Worker:
             links = self.runners.of(operations.find(case.op)).links(case, self.clock)
             self.journal("links", **links)
             self.note("links", links_text(links))
-
-
-HANDLERS: dict[str, Callable[[Worker], None]] = {
-    Kind.HELLO: Worker.greet,
-    Kind.CHECK: Worker.check,
-    Kind.MEASURE: Worker.measure,
-    Kind.NAMES: launches.name_kernels,
-}
-"""Kind of request -> what does it."""

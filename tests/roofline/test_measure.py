@@ -224,7 +224,9 @@ def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", rank)
     stats = iter([(10, 100, 1000, 50), (20, 160, 1200, 70)])  # stolen, busy, all, this process's jiffies
     monkeypatch.setattr(telemetry.CpuTelemetry, "_stat", staticmethod(lambda: next(stats)))
-    summary = telemetry.CpuTelemetry().summary()
+    cpu = telemetry.CpuTelemetry()
+    cpu.start()
+    summary = cpu.summary()
     assert (summary["stolen_share"], summary["others_share"]) == (0.05, others_share)
     assert summary["load_average"] >= 0
 
