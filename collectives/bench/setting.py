@@ -20,9 +20,8 @@ from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
 from roofline.worker.alone import ALONE, Alone
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Entrant
+from roofline.worker.prepared import Entrant, Inputs
 from roofline.worker.ranks import Ranks
-from roofline.worker.rounds import Inputs
 
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""

@@ -19,8 +19,7 @@ from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.host.device_errors import RefusedError
 from roofline.worker.bound import time
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
-from roofline.worker.rounds import Inputs
+from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Inputs, Rejection, verdict
 
 norm = Tensor.norm  # bound before a file of a user's is imported, as `randint` is
 

@@ -55,7 +55,7 @@ from roofline.theory.chips import Chip
 from roofline.theory.data import tables_of
 from roofline.worker import steady
 from roofline.worker.clocks import Call, CudaClock
-from roofline.worker.prepared import rejection
+from roofline.worker.prepared import Entrant, PreparedCase, rejection
 from roofline.worker.rounds import take_turns
 
 LEAST_ROUNDS, MARGIN = 10, 1.01
@@ -170,11 +170,13 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: fl
     def by_turns(run: Callable) -> Call:
         return Call(lambda: run(*next(turn)))
 
-    calls = {name: by_turns(run) for name, run in runs.items()}
+    prepared = PreparedCase(None, "")
+    for name, matmul in runs.items():
+        prepared.entrants[name] = Entrant(str(name), by_turns(matmul))
     if sustained_s:
         seconds /= 2
     rule = StopRule(max_seconds=max(LEAST_S, seconds), min_rounds=LEAST_ROUNDS)
-    times = take_turns(calls, clock, rule, seed=0).times_s
+    times = take_turns(prepared, clock, rule, seed=0).times_s
     time_s = medians(times)
     blocks = {}
     if sustained_s and time_s["cublas"] >= steady.FROM_S:
@@ -182,7 +184,7 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: fl
         names = list(times)  # cuBLAS and what is taken at present are the first two
         names[2:] = sorted(names[2:], key=lambda name: time_s[name])
         for name in names[:ALONE]:
-            blocks[name] = steady.run_block(calls[name], time_s[name], clock, telemetry, sustained_s)
+            blocks[name] = steady.run_block(prepared.entrants[name].call, time_s[name], clock, telemetry, sustained_s)
     return times, blocks
 
 

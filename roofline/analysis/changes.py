@@ -36,7 +36,7 @@ Sides = Sequence[Sequence[Values]]
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     """The values of a record's case in a run; {} where it has no ratio, or fewer than two processes have one."""
     contender = record["contender"]
-    shape = run.shape_of(record["shape"], contender)
+    shape = run.rows[record["shape"], contender]
     anchor = shape.anchor or {}
     function: Callable[..., float] = _log_speed
     series = [anchor]

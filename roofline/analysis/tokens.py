@@ -67,8 +67,8 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     ratios = []
     fastest = others.agg(geometric_mean).idxmin()
     for shape_id, name in ours.idxmin(axis="columns").items():
-        of_ours = run.shape_of(shape_id, name).ratios(name)
-        of_library = run.shape_of(shape_id, fastest).ratios(fastest)
+        of_ours = run.rows[shape_id, name].ratios(name)
+        of_library = run.rows[shape_id, fastest].ratios(fastest)
         both = of_ours.keys() & of_library  # of two that were apart, none
         ratios.append({index: of_ours[index] / of_library[index] for index in sorted(both)})
     if not all(ratios):
@@ -133,7 +133,7 @@ def mean_ratio(run: Run, rows: DataFrame) -> Interval:
 
 def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
     for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        yield run.shape_of(shape_id, contender), contender
+        yield run.rows[shape_id, contender], contender
 
 
 def _mean(values: Series, ratios: list[dict[int, float]]) -> Interval:

@@ -51,7 +51,7 @@ def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
     operation = operations.find(shape.op)
     if name not in runners.planner(operation).choices():
         raise RefusedError(f"{name} is from a file that the journal names, and nothing of it is executed")
-    runners.of(operation).earlier[shape.id] = run.shape_of(shape.id, name).choices
+    runners.of(operation).earlier[shape.id] = run.rows[shape.id, name].choices
     prepared = runners.prepare(shape, [name])
     if name in prepared.rejected:
         raise RefusedError(prepared.rejected[name].reason)

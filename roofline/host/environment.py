@@ -13,7 +13,7 @@ def told(machine: dict) -> list[str]:
     library fewer threads than there are cores."""
     variables = machine.get("environment", {})
     cores = machine.get("cores", machine.get("threads", 1))
-    device = "gpu" if machine["source"] == "gpu" else "cpu"
+    device = machine["source"]
     lines = []
     for name, who in VARIABLES["threads"].items() if device == "cpu" else ():
         counts = re.findall(r"\d+", variables.get(name, ""))

@@ -136,9 +136,6 @@ class CpuTelemetry:
 
     lacking = ""
 
-    def __init__(self):
-        self.start()
-
     def start(self) -> None:
         self._before = self._stat()
 
@@ -195,13 +192,3 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
             value = (rounds_before * old + rounds * value) / (rounds_before + rounds)
         both[key] = value
     return both
-
-
-def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:
-    """The mean power between two readings of `energy`."""
-    return (last[1] - first[1]) / (last[0] - first[0])
-
-
-def for_device(device: str):
-    """The telemetry of `device` (`cpu` or `cuda`)."""
-    return GpuTelemetry() if device == "cuda" else CpuTelemetry()

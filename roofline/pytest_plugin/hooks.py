@@ -386,7 +386,7 @@ def ffn_benchmark(request, benchmark):
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
             return
-        samples = list(state.run.shape_of(shape, contender).times_s(contender).values())
+        samples = list(state.run.rows[shape, contender].times_s(contender).values())
         benchmark._timer = replay(state.hello["timer"], samples)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
@@ -478,7 +478,7 @@ def exit_status(status: int, state: Session) -> int:
         slower = throughput.slower(state.run)
         state.problems += slower
         failed = failed or bool(slower)
-    if not any(set(names) & set(state.run.measured(shape)) for shape, names in state.planned.items()):
+    if not any(name in state.planned.get(shape, ()) for shape, name in state.run.rows):
         state.problems.append(
             "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
         )

@@ -71,8 +71,8 @@ class Journal:
         whole = text[: text.rfind(b"\n") + 1]
         self._file = path.open("ab", buffering=0)
         self._size = self._file.truncate(len(whole))
-        self._sum = None if whole else 0
-        """The checksum of the last line; None where the journal began without any."""
+        self._sum = 0
+        """The checksum of the last line."""
         if last := SUM.search(whole.decode(errors="replace").rstrip()):
             self._sum = int(last[1], 16)
 
@@ -86,10 +86,8 @@ class Journal:
         texts = []
         for line in lines:
             text = json.dumps(line, allow_nan=False)
-            if total is not None:
-                total = zlib.crc32(text.encode(), total)
-                text = f'{text[:-1]}, "sum": "{total:08x}"}}'
-            texts.append(f"{text}\n")
+            total = zlib.crc32(text.encode(), total)
+            texts.append(f'{text[:-1]}, "sum": "{total:08x}"}}\n')
         rest = "".join(texts).encode()
         size = self._size + len(rest)
         try:
@@ -141,7 +139,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     of ours, or the folder holds a link, by which what is written there would leave it."""
     path = _path_of(Path(folder))
     run = None
-    for number, text in enumerate(_summed(path), 1):
+    for number, (text, _) in enumerate(_summed(path), 1):
         try:
             line = typed.decoded(text)
             if run:
@@ -170,18 +168,20 @@ def _path_of(folder: Path) -> Path:
     return path
 
 
-def _summed(path: Path) -> Iterator[str]:
-    """Yield the whole lines of a journal without their sums. Raises ValueError where it is no text, or its sums do not
-    agree."""
+def _summed(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the whole lines of a journal without their sums, and where they end. Raises ValueError where it is no text,
+    or its sums do not agree."""
     total = None
     number = 0
+    end = 0
     try:
         with OPENERS[path.name](path, "rb") as file:
             for line in file:
                 number += 1
+                end += len(line)
                 if line.endswith(b"\n"):  # else a kill cut it off while it was written
                     text, total = _checked(line[:-1].removesuffix(b"\r").decode(), total)
-                    yield text
+                    yield text, end
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
     except ValueError as error:
@@ -205,11 +205,9 @@ def cut(folder: Path) -> bool:
     """Cut a journal behind the last line that is as it was written, if more follows. Where none is, it stays."""
     path = folder / NAME
     size = 0
-    total = None
-    with suppress(OSError, ValueError), path.open("rb") as file:
-        for line in file:
-            _, total = _checked(line.decode(), total)
-            size += len(line)
+    with suppress(OSError, ValueError):
+        for _, end in _summed(path):
+            size = end
     if not size or size == path.stat().st_size:
         return False
     os.truncate(path, size)

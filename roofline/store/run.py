@@ -7,7 +7,7 @@ adds one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -59,15 +59,6 @@ class Round:
     """Which return to the shape it belongs to, from 1."""
     process: int = 0
 
-    def line(self, shape: str) -> dict:
-        """Its line of the journal, without what is as by default."""
-        line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
-        for name, default in (("values", {}), ("pass_index", 1), ("process", 0)):
-            value = getattr(self, name)
-            if value != default:
-                line[name] = value
-        return line
-
 
 @dataclass
 class Shape:
@@ -111,24 +102,12 @@ class Shape:
     apart: str = ""
     """The contender that took turns alone with the baseline; empty where all took turns together."""
 
-    def line(self) -> dict:
-        """Its line of the journal, without what has lines of its own."""
-        line = {name: getattr(self, name) for name in IN_LINE}
-        work = {name: count for name, count in asdict(self.work).items() if count}
-        return {"kind": "shape", **line, "work": work}
-
-    @property
-    def apart_field(self) -> dict[str, str]:
-        """The field by which lines say that the shape was made apart."""
-        return {"apart": self.apart} if self.apart else {}
-
     def apply(self, kind: str, read: Any, line: dict) -> None:
         """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
         match kind:
             case "pass":
                 for name, value in vars(read).items():
-                    if name in line:
-                        setattr(self, name, value)
+                    setattr(self, name, value)
             case "round":
                 if self.rounds and read.index <= self.rounds[-1].index:
                     raise ValueError(
@@ -204,9 +183,8 @@ class Shape:
         return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
-        """Entrants that take turns for comparison, as `gemm`, and are still in."""
-        names = [name for name, entrant in self.entrants.items() if entrant.get("role") == role]
-        return [name for name in names if name in self.late]
+        """Entrants of a role that are still in, as `gemm`; "" is that of contenders."""
+        return [name for name in self.late if self.entrants.get(name, {}).get("role", "") == role]
 
     @property
     def choices(self) -> dict:
@@ -222,27 +200,17 @@ class Shape:
     def rivals(self) -> list[str]:
         """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        libraries: list[str] = []
-        rivals: list[str] = []
-        for name in self.measured:
-            if name not in (self.baseline, self.baseline + AGAIN):
-                (libraries if self.entrants[name].get("of_library") else rivals).append(name)
-        return rivals or libraries
+        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
+        rivals = [name for name in others if not self.entrants[name].get("of_library")]
+        return rivals or others
 
     @property
     def measured(self) -> list[str]:
         """Contenders that were asked for and have samples. Of a shape that was made apart, once it is whole: until then
         somebody is suspected."""
-        measured = []
-        is_in_doubt = self.apart and self.stopped_by == INTERRUPTED
-        for name in self.late if not is_in_doubt else ():
-            if "role" not in self.entrants.get(name, {}) and any(name in round_.time_s for round_ in self.rounds):
-                measured.append(name)
-        return measured
-
-
-OWN_LINES = "rounds", "timelines", "counters", "steady"
-IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in (*OWN_LINES, "work")]
+        if self.apart and self.stopped_by == INTERRUPTED:
+            return []
+        return [name for name in self.of_role("") if any(name in round_.time_s for round_ in self.rounds)]
 
 
 def key_of(shape_id: str, apart: str) -> str:
@@ -282,14 +250,6 @@ class Run:
     derived: dict = field(default_factory=dict, compare=False)
     """Results of analyses on a run that is closed; gone with the next line that is taken."""
 
-    def measured(self, shape_id: str | None) -> list[str]:
-        """Contenders that have samples on a shape."""
-        return [name for of_shape, name in self._rows if of_shape == shape_id]
-
-    def shape_of(self, shape_id: str, contender: str) -> Shape:
-        """The shape in whose rounds a contender has its row: those that all made together, or its own."""
-        return self._rows[shape_id, contender]
-
     def made(self, shape_id: str, apart: str = "") -> Shape | None:
         """The shape as all made it together, or as one did `apart`; None where it has no line yet."""
         return self.shapes.get(key_of(shape_id, apart))
@@ -300,8 +260,8 @@ class Run:
         return made.passes if made else 0
 
     @property
-    def _rows(self) -> dict[tuple[str, str], Shape]:
-        """{(shape, contender): where it has its row}."""
+    def rows(self) -> dict[tuple[str, str], Shape]:
+        """{(shape, contender): the shape in whose rounds it has samples}: those that all made together, or its own."""
         rows: dict[tuple[str, str], Shape] = {}
         for shape in sorted(self.shapes.values(), key=lambda shape: bool(shape.apart)):
             for name in shape.measured:
@@ -311,7 +271,7 @@ class Run:
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
-        return [] if self.void else [(shape, name) for (_, name), shape in self._rows.items()]
+        return [] if self.void else [(shape, name) for (_, name), shape in self.rows.items()]
 
     @property
     def void(self) -> str:
@@ -344,7 +304,7 @@ class Run:
         last = {outcome.case: outcome for outcome in self.not_measured}
         for case in self.metadata.get("cases", ()):
             last.setdefault(case, Outcome(NOT_RUN, "the run was cut off before it", case))
-        measured = ["-".join(row) for row in self._rows]
+        measured = ["-".join(row) for row in self.rows]
         missing = []
         for case, outcome in last.items():
             if case not in measured or outcome.outcome != NOT_RUN:

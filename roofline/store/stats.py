@@ -66,14 +66,16 @@ def estimate(
     if len(series) == 1 and anchor.keys().isdisjoint(series[0]):
         anchor = series[0]
     groups = groups or dict.fromkeys(anchor, (0, 0))
-    typical = _typical(anchor, series, processes(groups))
+    unit_of = processes(groups)
+    typical = _typical(anchor, series, unit_of)
     if not typical:
         return None
     means = map(fmean, zip(*typical.values(), strict=True))
     value = of(*map(math.exp, means))
     if len(typical) == 1:
-        typical = _typical(anchor, series, blocks(groups))
-    return student(value, [*_values(of, anchor, series, typical).values()], log=log)
+        unit_of = blocks(groups)
+    values = values_by(unit_of, of, *series, anchor=anchor)
+    return student(value, [*values.values()], log=log)
 
 
 def processes(groups: Groups) -> dict[int, int]:
@@ -96,18 +98,10 @@ def values_by(
     """{unit: `of(typical value of each series)`}, of each unit of rounds that has all of them; {} where a series has
     fewer than `LEAST_ROUNDS` beside the anchor."""
     anchor = anchor or series[0]
-    return _values(of, anchor, series, _typical(anchor, series, unit_of))
-
-
-def _values(
-    of: Callable[..., float], anchor: Series, series: tuple[Series, ...], typical: dict[Any, list[float]]
-) -> dict[Any, float]:
-    """{unit: `of(typical values)`}, by their logarithms there; {} where a series has too few rounds beside the anchor
-    to say how far its typical value may be off."""
     if any(len(anchor.keys() & values.keys()) < LEAST_ROUNDS for values in series):
         return {}
     values = {}
-    for unit, logs in typical.items():
+    for unit, logs in _typical(anchor, series, unit_of).items():
         values[unit] = of(*map(math.exp, logs))
     return values
 

@@ -87,7 +87,7 @@ class Trials:
         if is_sure or name == apart or not self.are_possible:
             self.failures[name] += name == apart
             self.writer.lose(shape, name, outcome)
-        elif apart and ((shape, name) in self.innocent or name in run.measured(shape)):
+        elif apart and ((shape, name) in self.innocent or (shape, name) in run.rows):
             self.failures[apart] += 1
             reason = f"{apart}: alone with {name}, which does well without it: {outcome.reason}"
             self.writer.lose(shape, apart, replace(outcome, reason=reason))

@@ -81,7 +81,7 @@ class RunWriter:
 def pass_line(shape: Shape, **changed) -> dict:
     """The line of the last pass over a shape, with some of it `changed`."""
     names = "passes", "processes", "stopped_by", "round_count", "telemetry", "late"
-    line = {"kind": "pass", "shape": shape.id} | shape.apart_field
+    line = {"kind": "pass", "shape": shape.id, "apart": shape.apart}
     return line | {name: getattr(shape, name) for name in names} | changed
 
 

@@ -119,7 +119,7 @@ class Session:
         if outcome := self.run.outcomes.get(case):
             return outcome
         is_checked = shape in self.checked and name in self.trials.left().get(shape, ())
-        if name in self.run.measured(shape) if self.options.timed else is_checked:
+        if (shape, name) in self.run.rows if self.options.timed else is_checked:
             return None
         return Outcome(NOT_RUN, self.trials.given_up.get(case) or self.end_reason)
 

@@ -124,7 +124,7 @@ def name_kernels(session: Session) -> None:
         match message:
             case JournalLines([{"shape": shape_id} as line]):
                 for made in [shape for shape in session.run.shapes.values() if shape.id == shape_id]:
-                    session.writer.add(line | made.apart_field)
+                    session.writer.add(line | {"apart": made.apart})
             case WorkerEnd():
                 if outcome := outcome_of(session, worker, message):
                     session.writer.note("kernel names", f"Kernel names: not all were found: {outcome.reason}.")

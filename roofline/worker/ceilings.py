@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from roofline.host import device_errors
 from roofline.host.device_errors import CallError
 from roofline.protocol.stop_rule import StopRule
+from roofline.store.outcome import FAILED, SKIPPED, Outcome
 from roofline.store.run import PROBE
 from roofline.store.stats import grouped, is_known, time_of
 from roofline.theory.bounds import Roof
 from roofline.theory.chips import roof_of
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Entrant, stop_if_lost
+from roofline.worker.prepared import Entrant, PreparedCase, stop_if_lost
 from roofline.worker.rounds import take_turns
 
 
@@ -36,6 +36,12 @@ class Probe:
     dtype: str | None = None
     why_not: Callable[[], str | None] = lambda: None
 
+    def checked(self) -> Entrant | Outcome:
+        """What takes turns, or why that sets no ceiling."""
+        if reason := self.why_not():
+            return Outcome(SKIPPED, f"{self.name}: {reason}")
+        return Entrant(self.name, Call(self.call), facts={"amount": self.amount})
+
 
 STOP_RULE = StopRule(max_seconds=2.0, min_rounds=10, max_rounds=60, warmup_s=0.1)
 NEAR = 0.9
@@ -48,65 +54,51 @@ LONG_S = 0.005
 
 def measure(
     probes: list[Probe], clock, *, when: str, seed: int, device: str = "cpu", rule: StopRule = STOP_RULE
-) -> tuple[list[dict], dict[str, str]]:
-    """The best of `probes` for each (kind, dtype), as the journal has a ceiling, and {probe: reason} of those that set
-    none. `beside` names the probe that takes turns with the cases below the ceiling; rates are per second.
+) -> tuple[list[dict], list[str]]:
+    """The best of `probes` for each (kind, dtype), as the journal has a ceiling, and why others set none. `beside`
+    names the probe that takes turns with the cases below the ceiling; rates are per second.
 
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
     best = []
-    reasons = {}
-    for group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).values():
-        left, refused = _usable(group, device)
-        while left:
+    reasons = []
+    for (kind, dtype), group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).items():
+        prepared = PreparedCase(None, "", device, is_guarded=False)
+        for probe in group:
+            prepared.enter(probe.name, probe.checked)
+        while prepared.entrants:
             try:
-                turns = take_turns({name: probe.call for name, probe in left.items()}, clock, rule, seed=seed)
+                turns = take_turns(prepared, clock, rule, seed=seed)
                 break
             except CallError as error:
                 stop_if_lost(device, error)
-                refused[error.name] = device_errors.reason(error)
-                del left[error.name]
+                prepared.refuse(error.name, error)
         reached = []
-        for name, probe in left.items():
+        for name, entrant in list(prepared.entrants.items()):
             times_s = turns.times_s[name]
+            amount = entrant.facts["amount"]
             if time := time_of(times_s):
                 ceiling = {
-                    "ceiling": probe.kind,
-                    "dtype": probe.dtype,
+                    "ceiling": kind,
+                    "dtype": dtype,
                     "when": when,
                     "probe": name,
-                    "value": probe.amount / time.value,
+                    "value": amount / time.value,
                     "rounds": len(times_s),
                 }
                 if is_known(time.low, time.high):
-                    ceiling |= {"low": probe.amount / time.high, "high": probe.amount / time.low}
+                    ceiling |= {"low": amount / time.high, "high": amount / time.low}
                 reached.append(ceiling)
             else:
-                refused[name] = "each of its samples was late; is the host overloaded?"
+                late = Outcome(FAILED, f"{name}: each of its samples was late; is the host overloaded?")
+                prepared.reject(name, late)
         if reached:
             highest = max(reached, key=itemgetter("value"))
             best.append(highest | {"beside": _neighbour(reached, highest, device)})
-        for name, reason in refused.items():
-            reasons[" ".join(filter(None, [group[0].kind, name, group[0].dtype]))] = reason
+        for outcome in prepared.rejected.values():
+            reasons.append(" ".join(filter(None, [kind, dtype, outcome.reason])))
     return best, reasons
-
-
-def _usable(group: list[Probe], device: str) -> tuple[dict[str, Probe], dict[str, str]]:
-    """The probes that may set a ceiling by name, and why the others may not."""
-    left = {}
-    refused = {}
-    for probe in group:
-        try:
-            reason = probe.why_not()
-        except Exception as error:
-            stop_if_lost(device, error)
-            reason = device_errors.reason(error)
-        if reason:
-            refused[probe.name] = reason
-        else:
-            left[probe.name] = probe
-    return left, refused
 
 
 def _neighbour(reached: list[dict], highest: dict, device: str) -> str:
@@ -134,7 +126,7 @@ def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict |
         return None
     roof = roof_of(datasheet, case.dtype) or Roof(matmul["value"], read["value"])
     line = read if roof.bound(case.work.device_intensity) == "memory" else matmul
-    key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
+    key = line["ceiling"], line["beside"], line["dtype"]
     for probe in probes:
         if (probe.kind, probe.name, probe.dtype) == key:
             call = Call(probe.call, is_long=probe.amount / line["value"] > LONG_S)

@@ -41,11 +41,6 @@ class Call:
     def __call__(self) -> object:
         return self.run()
 
-    @classmethod
-    def of(cls, function: Callable[[], object]) -> "Call":
-        """`function` as a call, as users' may be."""
-        return function if isinstance(function, cls) else cls(function)
-
 
 SM_HZ = 1.98e9
 """What a pre-roll spins by. At a slower clock it only lasts longer."""

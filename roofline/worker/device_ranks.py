@@ -36,7 +36,7 @@ class World:
     def __init__(self, ranks: Ranks):
         self._ranks = ranks
         ranks.clock = RanksCudaClock
-        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+        self.here = ranks.ranks_a_node
         self.gpus = torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % self.gpus)
 

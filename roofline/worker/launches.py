@@ -11,12 +11,11 @@ from collections.abc import Callable
 from hashlib import sha256
 from unittest.mock import patch
 
-from roofline.host import device_errors
 from roofline.protocol.messages import Step
-from roofline.worker.prepared import stop_if_lost
 
 ATTEMPTS = 2
 """The first trace of a process may come out empty: tracing is switched on while it begins."""
+NOT_ALL = "Kernel names: not all were found"
 
 
 def of_call(call: Callable[[], object]) -> str:
@@ -63,28 +62,21 @@ def binary_of(call: Callable[[], object]) -> str:
 def name_kernels(worker) -> None:
     """Tell which kernels each contender launches, with a hash of those by Triton, or the bytes that a call of it needs.
     What fails is told in a note: a name is not worth a run."""
-
-    def note(reason: str) -> None:
-        worker.note("kernel names", f"Kernel names: not all were found: {reason}.")
-
     for shape, names in worker.request.cases.items():
         prepared = worker.prepare(shape, names)
         kernel_names, binaries = {}, {}
         for outcome in prepared.rejected.values():
-            note(outcome.reason)
+            worker.note("kernel names", f"{NOT_ALL}: {outcome.reason}.")
         for name in names:
             if not (entrant := prepared.entrants.get(name)):
                 continue
             worker.begin(Step.CALL, shape, name=name)
-            try:
+            with worker.noting("kernel names", NOT_ALL):
                 if entrant.costs:  # a training step launches hundreds of kernels
                     worker.journal("costs", shape=shape, contender=name, costs=entrant.costs())
                 else:
                     kernel_names[name] = of_call(entrant.call)
                     binaries[name] = binary_of(entrant.call)
-            except Exception as error:
-                stop_if_lost(worker.device, error)
-                note(device_errors.reason(error))
         prepared.entrants.clear()
         if kernel_names:
             worker.journal("kernels", shape=shape, kernel_names=kernel_names, binaries=binaries)

@@ -7,12 +7,12 @@ import zlib
 from dataclasses import asdict, replace
 from statistics import median
 
-from roofline.host import device_errors, telemetry
+from roofline.host import telemetry
 from roofline.host.device_errors import CallError
 from roofline.protocol.messages import Broken, JournalLines, Rejected, Step
 from roofline.protocol.stop_rule import StopRule
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import INTERRUPTED, Shape
+from roofline.store.run import INTERRUPTED
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, process_state, steady
@@ -38,19 +38,18 @@ class ShapePasses:
         self.prepared = prepared = worker.prepare(shape, request.cases[shape])
         self.is_first = shape not in request.made and not request.apart
         """Whether no earlier worker measured the shape, and none shall beside this one."""
-        is_below_roof = prepared.analysis == "throughput" and prepared.contenders
-        if is_below_roof:
+        if prepared.analysis == "throughput":
             datasheet = worker.chip["datasheet"]
             if probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings, datasheet):
                 prepared.entrants[probe.name] = probe
-        for name in list(prepared.entrants):  # who is out, is out
-            if shape in request.made and name not in request.made[shape]["late"]:
+        if shape in request.made:  # who is out, is out
+            for name in prepared.entrants.keys() - request.made[shape]["late"]:
                 del prepared.entrants[name]
         self.seed = zlib.crc32(f"{worker.options.seed} {shape}".encode())
         self.entrants = [name * (not entrant.role) for name, entrant in prepared.entrants.items()]
         """As `StepBegan` has them."""
-        self.line = request.made.get(shape) or self.described().line()
-        """The last line of the journal about the shape; of one that has none yet, the first."""
+        self.line = request.made.get(shape) or self._first_line()
+        """The last line of the journal about the shape, or its first, which is to come."""
         self.processes = 1 + self.line["processes"]
         self.planned_passes = worker.clock.passes * request.processes
         self.is_decided = worker.options.decide and prepared.analysis == "throughput"
@@ -60,66 +59,51 @@ class ShapePasses:
         """The summary of the last pass."""
         self._rounds_told = 0
 
-    @property
-    def goes_on(self) -> bool:
-        """True where somebody is in for whom turns are taken."""
-        contenders = self.prepared.contenders
-        apart = self.worker.request.apart
-        return apart in contenders if apart else bool(contenders)
-
     def _new_rounds(self) -> Rounds:
         worker = self.worker
         request = worker.request
-        prepared = self.prepared
         passes = request.passes[self.shape]
         rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, self.planned_passes)
         if self.is_decided:
             rule = replace(rule, width=0.0)
-        rounds = Rounds(
-            {name: entrant.call for name, entrant in prepared.entrants.items()},
-            worker.clock,
-            rule,
-            seed=self.seed + request.process,
-            passes=passes,
-            mark=worker.mark,
-            inputs=prepared.inputs,
-            looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
-        )
-        rounds.has_guests = any(entrant.facts.get("of_user") for entrant in prepared.entrants.values())
-        return rounds
+        seed = self.seed + request.process
+        return Rounds(self.prepared, worker.clock, rule, seed=seed, passes=passes, mark=worker.mark)
 
-    def described(self) -> Shape:
-        """The shape as it is prepared, without anything of its rounds."""
+    def _first_line(self) -> dict:
+        """The line of the journal by which the shape is known, before its passes."""
         prepared = self.prepared
         case = prepared.case
         entrants = {}
         for name, entrant in prepared.entrants.items():
-            fields = {"config": entrant.config, "relative_error": entrant.relative_error}
-            if entrant.role:
-                fields["role"] = entrant.role
+            fields = {"config": entrant.config, "relative_error": entrant.relative_error, "role": entrant.role}
             entrants[name] = fields | entrant.facts
-        return Shape(
-            id=self.shape,
-            op=case.op,
-            analysis=prepared.analysis,
-            params=asdict(case),
-            dtype=case.dtype,
-            work=case.work,
-            baseline=prepared.baseline,
-            cache=prepared.cache,
-            entrants=entrants,
-            seed=self.seed,
-            facts=case.facts | prepared.facts,
-            passes=0,
-            processes=0,
-            apart=self.worker.request.apart,
-        )
+        return {
+            "kind": "shape",
+            "id": self.shape,
+            "op": case.op,
+            "analysis": prepared.analysis,
+            "params": asdict(case),
+            "dtype": case.dtype,
+            "work": asdict(case.work),
+            "baseline": prepared.baseline,
+            "cache": prepared.cache,
+            "entrants": entrants,
+            "seed": self.seed,
+            "facts": case.facts | prepared.facts,
+            "passes": 0,
+            "processes": 0,
+            "round_count": 0,
+            "telemetry": {},
+            "late": {},
+            "apart": self.worker.request.apart,
+        }
 
     def run_pass(self, *, is_last: bool) -> None:
         """Make a pass. Who raises is taken out, and the others begin the pass again."""
         prepared = self.prepared
         worker = self.worker
-        while self.goes_on:
+        apart = worker.request.apart
+        while apart in prepared.contenders if apart else prepared.contenders:
             self._drop_rejected()
             worker.telemetry.start()
             worker.begin(
@@ -168,8 +152,7 @@ class ShapePasses:
             self.rounds.drop(name)
 
     def tell_turns(self, *, whole: bool) -> None:
-        """Tell the rounds since this was done last, without who was rejected, and with the last ones their
-        timelines."""
+        """Tell the rounds since this was done last, without who was rejected."""
         self._drop_rejected()
         rounds = self.rounds
         before = self.line
@@ -191,24 +174,20 @@ class ShapePasses:
             "telemetry": telemetry.merged(before["telemetry"], before["round_count"], read, len(new)),
             "late": late,
         }
-        self.line = {"kind": "pass", "shape": self.shape} | worker.apart_field | sums
-        numbers = {"pass_index": before["passes"] + 1, "process": worker.request.process}
+        about = {"shape": self.shape, "apart": worker.request.apart}
+        self.line = {"kind": "pass"} | about | sums
+        about |= {"pass_index": before["passes"] + 1, "process": worker.request.process}
         lines = []
         for index, round_ in enumerate(new, before["round_count"]):
-            lines.append(replace(round_, index=index, **numbers).line(self.shape) | worker.apart_field)
-        timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
-        worker.tell(JournalLines([before | sums, *lines, *timelines]))
+            lines.append({"kind": "round"} | asdict(round_) | about | {"index": index})
+        worker.tell(JournalLines([before | sums, *lines]))
 
-    def _typical_timelines(self) -> list[dict]:
-        """A timeline of each entrant that noted some: that of the sample nearest to its median."""
-        lines = []
+    def _tell_timelines(self) -> None:
+        """Tell a timeline of each entrant that noted some: that of the sample nearest to its median."""
         for name, times in self.rounds.times_s.items():
-            ranked = sorted(times, key=times.__getitem__)
-            middle = ranked[len(ranked) // 2] if ranked else -1
+            middle = sorted(times, key=times.__getitem__)[len(times) // 2]
             if timeline := self.rounds.timelines.get((name, middle)):
-                fields = {"kind": "timeline", "shape": self.shape, "contender": name, "round": middle}
-                lines.append(fields | timeline)
-        return lines
+                self.worker.journal("timeline", shape=self.shape, contender=name, round=middle, **timeline)
 
     def _finish(self) -> None:
         """End the shape after its last pass: who has no sample, was faster than the chip can be, or computes something
@@ -227,6 +206,8 @@ class ShapePasses:
                 prepared.check_again(name, recheck)
         if not self.is_first:
             return
+        self.tell_turns(whole=False)  # the journal knows the shape before what follows
+        self._tell_timelines()
         if prepared.has_call_costs:
             self._measure_call_costs()
         if worker.device == "cuda" or worker.options.steady:
@@ -255,17 +236,13 @@ class ShapePasses:
         rounds."""
         shape = self.shape
         worker = self.worker
-        self.tell_turns(whole=False)  # the journal knows the shape before its costs
         for name in self.prepared.contenders:
             worker.begin(Step.CALL, shape, name=name)
             call = self.prepared.entrants[name].call
             costs = {}
             for cost, measured in COSTS.items():
-                try:
+                with worker.noting("calls", f"No {cost} of {shape}-{name}", name):  # not all can be captured
                     costs[cost] = measured(call, worker.clock)
-                except BaseException as error:  # not every contender can be captured
-                    stop_if_lost(worker.device, error, name)
-                    worker.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
             worker.journal("costs", shape=shape, contender=name, costs=costs)
 
     def _measure_steady_state(self) -> None:
@@ -279,8 +256,6 @@ class ShapePasses:
         names = steady.chosen(prepared, medians_s, worker.options)
         if not names:
             return
-        self.tell_turns(whole=False)  # blocks are of a shape that is known
-
         for block in steady.blocks(names, seed=self.seed, count=worker.options.steady or steady.BLOCKS):
             name = block["contender"]
             worker.begin(Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)

@@ -1,7 +1,7 @@
 """A prepared case: the entrants of one shape, checked and ready to be timed in turns, and who was rejected and why."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,6 @@ from roofline.protocol.messages import Broken, is_of_contender
 from roofline.store.outcome import FAILED, SKIPPED, Outcome
 from roofline.worker import process_state
 from roofline.worker.clocks import Call
-from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2, "fp8_block": 3e-3}
 """Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands. Of
@@ -55,7 +54,8 @@ class Entrant:
     device is done, where the result is wrong, and "" where it is not."""
 
     def __post_init__(self):
-        self.call = Call.of(self.call)
+        if not isinstance(self.call, Call):
+            self.call = Call(self.call)
 
 
 def rejection(error: BaseException) -> Outcome:
@@ -70,6 +70,16 @@ def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
         raise error
     if device_errors.device_lost(device):
         raise Broken(name, rejection(error)) from error
+
+
+class Inputs:
+    """The inputs of timed calls. By default they stay as they are."""
+
+    def change(self) -> None:
+        """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
+
+    def restore(self) -> None:
+        """Have it be what it was, for other shapes and for checks."""
 
 
 @dataclass
@@ -112,14 +122,29 @@ class PreparedCase:
         there = machine.worker_bytes(self.device) / 1e9
         return f"the operands take {taken:.3g} GB, a worker may take {there:.1f}"
 
+    @contextmanager
+    def _trying(self, name: str) -> Iterator[None]:
+        """A call of `name`, which is out if it raises. Raises `Broken` where the device is lost, or the call was right
+        and a setting of the process is no longer what it was; whatever else it dies of, the others still get their
+        numbers."""
+        try:
+            with process_state.guarded(self.is_guarded) as changed:
+                yield
+        except BaseException as error:
+            stop_if_lost(self.device, error, name)
+            self.refuse(name, error)
+        if changed and name in self.entrants:
+            raise Broken(name, Outcome(FAILED, f"it changes {', '.join(changed)}, which others share"))
+
     def enter(self, name: str, check: Callable[[], Entrant | Outcome], within_s: float | None = None) -> None:
-        """Admit what `check()` returns, which makes the first call of `name`."""
-
-        def called() -> Entrant | Outcome:
+        """Admit or reject `name`, as `check()` returns, which makes its first call."""
+        with self._trying(name):
             self.first_call(name, within_s)
-            return check()
-
-        self.admit(name, called)
+            result = check()
+            if isinstance(result, Outcome):
+                self.reject(name, result, is_sure=True)
+            else:
+                self.entrants[name] = result
 
     def load(self, name: str, load: Callable[[], object]) -> None:
         """Import `name`. What that changes of the process is put back, and told; what it raises, its check will."""
@@ -128,46 +153,21 @@ class PreparedCase:
         if changed:
             self.changes[name] = f"{', '.join(changed)} as it was imported, which was put back"
 
-    def admit(self, name: str, check: Callable[[], Entrant | Outcome], *, is_sure: bool = True) -> None:
-        """Admit or reject `name`, as `check()` returns; `is_sure` where what it returns holds whoever stands beside.
-        Raises `Broken` where the device is lost, or a setting of the process is no longer what it was; whatever else
-        `check` dies of, the others still get their numbers."""
-        try:
-            with process_state.guarded(self.is_guarded) as changed:
-                result = check()
-        except BaseException as error:
-            stop_if_lost(self.device, error, name)
-            return self.refuse(name, error)
-        if isinstance(result, Outcome):
-            return self.reject(name, result, is_sure=is_sure)
-        if changed:
-            raise Broken(name, Outcome(FAILED, f"it changes {', '.join(changed)}, which others share"))
-        self.entrants[name] = result
-
     def call_again(self, name: str) -> None:
         """Call an entrant, which may be rejected by it."""
-        entrant = self.entrants[name]
-
-        def called() -> Entrant:
-            entrant.call()
+        with self._trying(name):
+            self.entrants[name].call()
             machine.synchronize(self.device)
-            return entrant
-
-        self.admit(name, called)
 
     def check_again(self, name: str, recheck: Callable[[], Outcome | None]) -> None:
         """Reject an entrant whose results are no longer right, now that it was timed."""
-        entrant = self.entrants[name]
-
-        def checked() -> Entrant | Outcome:
+        with self._trying(name):
             try:
-                return recheck() or entrant
+                if wrong := recheck():
+                    self.reject(name, wrong)
             except Exception as error:
-                if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
-                    return entrant
-                raise
-
-        self.admit(name, checked, is_sure=False)
+                if not device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
+                    raise
 
     def let_go(self) -> None:
         """Let go of operands that are not shared with other shapes."""
@@ -185,7 +185,7 @@ class PreparedCase:
         """Take `name` out, which raised `error`."""
         rejected = rejection(error)
         lacking = device_errors.lack(error)
-        memory = f"; {self.memory}" if lacking == "out of memory" else ""
+        memory = f"; {self.memory}" if lacking == "out of memory" and self.case else ""
         outcome = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
         self.reject(name, outcome, is_sure=lacking == "not supported")
 

@@ -146,31 +146,26 @@ def _of_signals() -> Iterator[Setting]:
     for number in sorted(signal.valid_signals()):
         name = f"the handler of signal {number}"
         yield Setting(name, partial(signal.getsignal, number), partial(signal.signal, number))
-    for timer in TIMERS:
-        yield Setting("a timer", partial(_is_running, timer), partial(_stop, timer))
+    for timer in TIMERS:  # of which a worker has none of its own
+        yield Setting("a timer", partial(signal.getitimer, timer), partial(_set, timer))
 
 
-def _stop(timer: int, was: bool) -> None:
-    signal.setitimer(timer, 0.0)
-
-
-def _is_running(timer: int) -> bool:
-    return signal.getitimer(timer)[0] > 0
-
-
-def value_of(setting: Setting) -> Any:
-    """The value that is read, or the kind of error that reading raises, as where torch's older and newer flags
-    contradict."""
-    try:
-        return setting.read()
-    except Exception as error:
-        return type(error)
+def _set(timer: int, was: tuple[float, float]) -> None:
+    signal.setitimer(timer, *was)
 
 
 @contextmanager
-def guarded(is_guarded: bool, value_of: Callable[[Setting], Any] = value_of) -> Iterator[list[str]]:
+def guarded(is_guarded: bool) -> Iterator[list[str]]:
     """Gives the names of the settings that were changed in the context, all of them once that is over; they are set to
     what they were before, as far as that can be. None is looked at unless that `is_guarded`."""
+
+    def value_of(setting: Setting) -> Any:
+        """The value, or the kind of error that reading raises, as where torch's older and newer flags contradict."""
+        try:
+            return setting.read()
+        except Exception as error:
+            return type(error)
+
     before = [(setting, value_of(setting)) for setting in settings() if is_guarded]
     changed: list[str] = []
     try:

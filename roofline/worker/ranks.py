@@ -7,7 +7,7 @@ step: `Broken` ends the run (`supervise.epochs`). Without torchrun a worker is `
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -77,10 +77,21 @@ class Ranks:
         self.group.barrier().wait()
 
     def broadcast(self, value: Any) -> Any:
-        return self._exchange("", value, [0])[0]
+        return self.gather(value)[0]
 
     def gather(self, value: Any, step: str = "") -> list:
-        return self._exchange(step, value, range(self.size))
+        """Raises RuntimeError where a rank is at another step."""
+        self._steps += 1
+        keys = [f"{self._steps}/{rank}" for rank in range(self.size)]
+        self.store.set(keys[self.rank], json.dumps([step, value]))
+        wait_for(lambda: self.store.check(keys), float("inf"))  # its own `wait` would heed no signal
+        values = []
+        for rank, text in enumerate(self.store.multi_get(keys)):
+            theirs, value = json.loads(text)
+            if theirs != step:
+                raise RuntimeError(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {step!r}: out of step")
+            values.append(value)
+        return values
 
     def together(self, step: str, call: Callable[[], Any]) -> Any:
         with self.in_step():
@@ -135,23 +146,6 @@ class Ranks:
             of_ranks = {f"rank{rank}_s": time_s for rank, time_s in enumerate(of_call)}
             merged.append(readings[index] | of_ranks if readings else of_ranks)
         return slowest, merged
-
-    def _exchange(self, step: str, value: Any, ranks: Iterable[int]) -> list:
-        """The words of the `ranks` in this step; this one says `value`, if it is among them.
-
-        Raises RuntimeError where a rank is at another step."""
-        self._steps += 1
-        keys = {rank: f"{self._steps}/{rank}" for rank in ranks}
-        if self.rank in keys:
-            self.store.set(keys[self.rank], json.dumps([step, value]))
-        wait_for(lambda: self.store.check(list(keys.values())), float("inf"))  # its own `wait` would heed no signal
-        values = []
-        for rank, key in keys.items():
-            theirs, value = json.loads(self.store.get(key))
-            if theirs != step:
-                raise RuntimeError(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {step!r}: out of step")
-            values.append(value)
-        return values
 
 
 class RanksCpuClock(CpuClock):

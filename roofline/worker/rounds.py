@@ -6,7 +6,7 @@ within a round.
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.bound import os
 from roofline.worker.clocks import Call
+from roofline.worker.prepared import PreparedCase
 
 Mark = bytearray | mmap.mmap
 UNWATCHED = bytearray(1)
@@ -40,16 +41,6 @@ NO_TIME = (
 )
 
 
-class Inputs:
-    """The inputs of timed calls. By default they stay as they are."""
-
-    def change(self) -> None:
-        """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
-
-    def restore(self) -> None:
-        """Have it be what it was, for other shapes and for checks."""
-
-
 class Rounds:
     """The rounds of one shape, in one pass or in several with other shapes between them.
 
@@ -59,48 +50,49 @@ class Rounds:
 
     def __init__(
         self,
-        entrants: Mapping[str, Callable[[], object]],
+        prepared: PreparedCase,
         clock,
         rule: StopRule,
         *,
         seed: int,
         passes: int = 1,
         mark: Mark = UNWATCHED,
-        inputs: Inputs | None = None,
-        looks: dict[str, Callable] | None = None,
     ):
-        """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
-        that is being called, in their order from 1, and 0 between calls.
+        """The entrants of `prepared` take turns. The same seed gives the same orders. `mark[0]` is the number of the
+        entrant that is being called, in their order from 1, and 0 between calls.
 
         What a call notes of a sample, with what the clock said of it, are the round's values; a `timeline` among them,
         a dict, is kept apart.
 
-        `inputs` change before each round. After some rounds the `look` of the last entrant, in `looks`, is given what
-        its call returned; no call can tell which rounds these are.
+        Its `inputs` change before each round. After some rounds the `look` of the last entrant, if it has one, is given
+        what its call returned; no call can tell which rounds these are.
         """
         self.rounds: list[Round] = []
-        self.times_s: dict[str, dict[int, float]] = {name: {} for name in entrants}
+        self.times_s: dict[str, dict[int, float]] = {name: {} for name in prepared.entrants}
         """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
         self.timelines: dict[tuple[str, int], dict] = {}
         """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
         """Why what a timed call of an entrant computed is wrong, by its name."""
-        self.has_guests = False
-        """Whether a user's contender takes turns."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._mark = mark
         self._returned: dict[str, object] = {}
         """{entrant: what its last call returned}, of whom that is looked at."""
         self._entrants: dict[str, Call] = {}
-        for number, (name, call) in enumerate(entrants.items(), 1):
-            self._entrants[name] = self._named(name, Call.of(call), number)
+        self._looks: dict[str, Callable[[object], Callable[[], str]]] = {}
+        self._has_guests = False
+        """Whether a user's contender takes turns."""
+        for number, (name, entrant) in enumerate(prepared.entrants.items(), 1):
+            self._entrants[name] = self._named(name, entrant.call, number)
+            self._has_guests = self._has_guests or entrant.facts.get("of_user", False)
+            if entrant.look:
+                self._looks[name] = entrant.look
         self._clock = clock
         self._rule = rule
         self._passes = passes
         self._ranks = clock.ranks
-        self._inputs = inputs or Inputs()
-        self._looks = looks or {}
+        self._inputs = prepared.inputs
         self._looked_at: dict[str, int] = {}
         self._rng = np.random.default_rng(seed)
         self._chance = np.random.default_rng([seed, 1])
@@ -235,10 +227,10 @@ class Rounds:
     def _turns(self, order: list[str], times: list) -> Iterator[tuple[Iterable[Call], list[str]]]:
         """The turns of the clock that a round takes: calls, and the name of the last where that is looked at. It then
         has a turn of its own. Beside guests a turn goes as far as `_until_drawn`; `times` has those that are over."""
-        while self.has_guests and len(times) < len(order):
-            looked_at: list[str] = []
-            yield self._until_drawn(order[len(times) :], looked_at), looked_at
-        if self.has_guests:
+        if self._has_guests:
+            while len(times) < len(order):
+                looked_at: list[str] = []
+                yield self._until_drawn(order[len(times) :], looked_at), looked_at
             return
         *others, last = order
         if last not in self._looks or (last in self._looked_at and self._chance.random() >= LOOKED_AT):
@@ -271,14 +263,13 @@ class Rounds:
         problems: list[Callable[[], str]] = []
 
         def begin_look() -> None:
-            for name in looked_at[len(problems) :]:
+            for name in looked_at:
                 problems.append(self._looks[name](self._returned[name]))
 
         self._returned |= dict.fromkeys(looked_at)
         try:
             with self._clock.while_busy(begin_look):
                 yield
-            begin_look()  # a clock need not have such a place
         finally:
             self._returned.clear()
         for name, problem in zip(looked_at, problems, strict=True):
@@ -299,8 +290,8 @@ class Rounds:
         return True
 
 
-def take_turns(entrants: Mapping[str, Callable[[], object]], clock, rule: StopRule, *, seed: int) -> Rounds:
-    """All rounds of `entrants` ({name: call}) in one pass."""
-    rounds = Rounds(entrants, clock, rule, seed=seed)
+def take_turns(prepared: PreparedCase, clock, rule: StopRule, *, seed: int) -> Rounds:
+    """All rounds of the entrants of `prepared`, in one pass."""
+    rounds = Rounds(prepared, clock, rule, seed=seed)
     rounds.run_pass()
     return rounds

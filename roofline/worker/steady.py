@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from roofline.host.telemetry import power_w
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import PreparedCase
 
@@ -37,7 +36,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
     """
     if options.steady == 0 or prepared.analysis != "throughput":
         return []
-    timed = sorted(filter(medians_s.__contains__, prepared.contenders), key=medians_s.__getitem__)
+    timed = sorted(medians_s, key=medians_s.__getitem__)
     if not timed or medians_s[timed[0]] < FROM_S:
         return []
     if options.steady:
@@ -76,7 +75,8 @@ def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = 
         count, seconds = _run_for(counted_s, call, calls, clock)
     counted = {"calls": count, "time_s": seconds / count, "energy_j": None}
     if len(readings) > 1 and None not in readings:
-        counted["energy_j"] = seconds * power_w(readings[0], readings[-1])
+        (began_s, began_j), *_, (ended_s, ended_j) = readings
+        counted["energy_j"] = seconds * ((ended_j - began_j) / (ended_s - began_s))
     return counted | telemetry.summary()
 
 

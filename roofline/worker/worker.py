@@ -6,7 +6,8 @@ goes on once that returns. `worker.process` makes a process of it, `worker.passe
 What it tells are `worker.messages`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from roofline import operations
@@ -47,7 +48,15 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: Mark = 
     """
     worker = Worker(request, tell, runners, mark)
     try:
-        HANDLERS[request.kind](worker)
+        match request.kind:
+            case Kind.HELLO:
+                worker.greet()
+            case Kind.CHECK:
+                worker.check()
+            case Kind.MEASURE:
+                worker.measure()
+            case Kind.NAMES:
+                launches.name_kernels(worker)
     except Broken as broken:
         tell(Broke(*broken.args))
     tell(Done())
@@ -63,12 +72,8 @@ class Worker:
         self.mark = mark
         self.options = runners.options
         self.device = runners.options.device
-        self.apart_field = {"apart": request.apart} if request.apart else {}
-        """The field by which lines say that a shape is made apart."""
         for shape in request.cases:
-            of_shape = runners.of(operations.find(shape))
-            if shape in request.chosen:
-                of_shape.earlier[shape] = request.chosen[shape]
+            runners.of(operations.find(shape)).earlier |= request.chosen
 
     def begin(self, step: Step, shape: str = "", **fields) -> None:
         """Tell what the worker does next; `fields` are further ones of `StepBegan`."""
@@ -80,6 +85,15 @@ class Worker:
 
     def note(self, topic: str, text: str) -> None:
         self.journal("note", about=topic, text=anonymous(text))
+
+    @contextmanager
+    def noting(self, topic: str, text: str, name: str = "") -> Iterator[None]:
+        """Note behind `text` why the context failed, in which `name` may be called: the worker goes on without it."""
+        try:
+            yield
+        except BaseException as error:
+            stop_if_lost(self.device, error, name)
+            self.note(topic, f"{text}: {device_errors.reason(error)}.")
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
         """The prepared case of a runner. Where that fails before any contender is called, all are rejected."""
@@ -152,7 +166,7 @@ class Worker:
         """Make the passes that were asked for, of all shapes by turns."""
         first = next(iter(self.runners.loaded.values()))
         self.clock = first.clock()
-        self.telemetry = telemetry.for_device(self.device)
+        self.telemetry = telemetry.GpuTelemetry() if self.device == "cuda" else telemetry.CpuTelemetry()
         self.chip = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
@@ -185,15 +199,15 @@ class Worker:
         fraction of the roof is known, and the worker goes on."""
         self.probes = []
         self.ceilings = list(self.request.ceilings)
-        reasons: dict[str, str] = {}
+        if not (self.request.when or self.ceilings):
+            return
         self.begin(Step.CEILINGS)
-        try:
-            if self.request.when or self.ceilings:
-                self.probes = first.probes()
+        with self.noting("ceilings", "No shares of the roof: the ceilings could not be measured"):
+            probes = first.probes()
             if self.request.when:
                 seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
                 best, reasons = ceilings.measure(
-                    self.probes,
+                    probes,
                     self.clock,
                     when=self.request.when,
                     seed=self.options.seed,
@@ -203,14 +217,9 @@ class Worker:
                 for ceiling in best:
                     self.ceilings.append(ceiling)
                     self.journal("ceiling", **ceiling)
-        except Exception as error:
-            stop_if_lost(self.device, error)
-            self.probes = []
-            reason = f"the ceilings could not be measured: {device_errors.reason(error)}"
-            self.note("ceilings", f"No shares of the roof: {reason}.")
-        if reasons:
-            texts = [f"{probe}: {reason}" for probe, reason in reasons.items()]
-            self.note("ceilings", f"No probe: {'; '.join(texts)}.")
+                if reasons:
+                    self.note("ceilings", f"No probe: {'; '.join(reasons)}.")
+            self.probes = probes
 
     def measure_links(self) -> None:
         """Tell what links take from the matmul of the first gather, and lose to it. The worker goes on without that."""
@@ -218,19 +227,7 @@ class Worker:
         if not gathers:
             return
         case, _ = operations.parse(gathers[0])
-        try:
+        with self.noting("links", "Links were not probed"):
             links = self.runners.of(operations.find(case.op)).links(case, self.clock)
-        except Exception as error:
-            stop_if_lost(self.device, error)
-            return self.note("links", f"Links were not probed: {device_errors.reason(error)}.")
-        self.journal("links", **links)
-        self.note("links", links_text(links))
-
-
-HANDLERS: dict[str, Callable[[Worker], None]] = {
-    Kind.HELLO: Worker.greet,
-    Kind.CHECK: Worker.check,
-    Kind.MEASURE: Worker.measure,
-    Kind.NAMES: launches.name_kernels,
-}
-"""Kind of request -> what does it."""
+            self.journal("links", **links)
+            self.note("links", links_text(links))

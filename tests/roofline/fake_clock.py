@@ -5,9 +5,15 @@ import sys
 import types
 
 from roofline.worker.clocks import Clock
+from roofline.worker.prepared import Entrant, PreparedCase
 
 if "roofline.worker.process" in sys.orig_argv:
     sys.modules["torch"] = types.SimpleNamespace(get_num_threads=lambda: 1)
+
+
+def case_of(calls):
+    """Return a prepared case whose entrants are the `calls`."""
+    return PreparedCase(None, "", entrants={name: Entrant(name, call) for name, call in calls.items()})
 
 
 class FakeClock(Clock):
@@ -29,6 +35,7 @@ class FakeClock(Clock):
         times = [call() for call in calls]
         self.calls += len(times)
         self.seconds += sum(time or 0.0 for time in times)
+        self.look_while_busy()
         return times
 
     def burst(self, call, calls):

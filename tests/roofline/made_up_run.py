@@ -1,7 +1,7 @@
 """Journals written by hand, for tests of what is derived from them, and where words of their figures stand."""
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import combinations
 
 from roofline.operations.matmul import Matmul
@@ -51,8 +51,16 @@ def lines_of(
     for index in range(max(map(len, series.values()))):
         order = [name for name, times_s in series.items() if index < len(times_s) and name not in without]
         turn = {name: series[name][index] * wobble ** (index % 3 - 1) for name in order}
-        round_lines.append(Round(index, order, turn).line(case.id))
-    return [of_case.line(), *round_lines]
+        round_lines.append(round_line(case.id, Round(index, order, turn)))
+    return [shape_line(of_case), *round_lines]
+
+
+def shape_line(shape):
+    return {"kind": "shape"} | asdict(shape)
+
+
+def round_line(shape, round_):
+    return {"kind": "round", "shape": shape} | asdict(round_)
 
 
 def shape(m, times, **more):

@@ -14,6 +14,7 @@ from statistics import median
 
 import pytest
 import torch
+from fake_clock import case_of
 from fake_devices import Gated
 
 import kernels
@@ -67,7 +68,7 @@ def test_cuda_clock_does_not_hold_a_call_that_says_so_and_begins_it_on_an_idle_d
     device.expired = True
 
     call = Call(lambda: device.events.append("call"), is_held=False)
-    rounds = Rounds({"call": call}, clock, StopRule(max_seconds=0, warmup_s=None), seed=0)
+    rounds = Rounds(case_of({"call": call}), clock, StopRule(max_seconds=0, warmup_s=None), seed=0)
     rounds.run_pass()
     assert device.events == ["synchronize", "event", "call", "event", "clock 0", "open", "synchronize"]
     assert rounds.times_s["call"] == pytest.approx({0: 50e-6})
@@ -77,7 +78,7 @@ def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated,
     time, (clock, device) = fake_time(clocks), gated
     first_s = iter((2.0, 0.03, 1.0, 0.01))
     calls = dict.fromkeys("ab", lambda: time.sleep(next(first_s, 0.0)) or device.events.append("call"))
-    take_turns(calls, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
+    take_turns(case_of(calls), clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert device.events[:10] == [*["call", "synchronize"] * 4, 0.03, "close"]
 
 
@@ -104,7 +105,7 @@ def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awa
         time.sleep(clocks.CpuClock.WAKE_S / 10)
 
     calls = {"short": partial(counted, "short"), "long": Call(partial(counted, "long"), is_long=True)}
-    rounds = Rounds(calls, clocks.CpuClock(), StopRule(warmup_s=0, max_seconds=1e-9), seed=0)
+    rounds = Rounds(case_of(calls), clocks.CpuClock(), StopRule(warmup_s=0, max_seconds=1e-9), seed=0)
     rounds.run_pass()  # a warm-up and a round, of a turn each
     assert counts == {"short": 2 * (10 + 1), "long": 2}
 
@@ -212,7 +213,7 @@ def test_do_bench_and_cupti_agree_with_our_clock():
     for name, call in calls.items():
         turns = []
         for _ in range(3):
-            clock_s = time_of(take_turns({name: call}, clock, rule, seed=0).times_s[name]).value
+            clock_s = time_of(take_turns(case_of({name: call}), clock, rule, seed=0).times_s[name]).value
             do_bench_s = do_bench(call, warmup=50, rep=200, return_mode="median") * 1e-3
             turns.append((clock_s, do_bench_s))
         by_events[name] = [median(times) for times in zip(*turns, strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_clock import FakeClock
+from fake_clock import FakeClock, case_of
 from stand_in import properties_of
 
 from roofline.host import machine, telemetry
@@ -25,7 +25,7 @@ QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
 def turns_of(calls, seconds=1e9, clock=None, seed=0):
     """Turns without a warm-up, for so long at most."""
-    return take_turns(calls, clock or FakeClock(), StopRule(max_seconds=seconds, warmup_s=0.0), seed=seed)
+    return take_turns(case_of(calls), clock or FakeClock(), StopRule(max_seconds=seconds, warmup_s=0.0), seed=seed)
 
 
 def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
@@ -43,13 +43,13 @@ def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
     clock.ranks = Alone()
     clock.ranks.broadcast = lambda value: next(shared)
-    turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
+    turns = take_turns(case_of({"a": lambda: 100.0}), clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
     assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
 
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
     clock = FakeClock()
-    turns = take_turns({"a": lambda: 0.01}, clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
+    turns = take_turns(case_of({"a": lambda: 0.01}), clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
     assert clock.calls - len(turns.times_s["a"]) in (20, 21)
 
 
@@ -84,7 +84,7 @@ def raises_at(count):
 @pytest.mark.parametrize(("bad", "whole"), [(noted(fails_at=5), 3), (raises_at(12), 11)], ids=["notes", "call"])
 def test_who_raises_is_named_and_the_others_go_on_without_it(bad, whole):
     """The warm-up took one."""
-    rounds = Rounds({"good": lambda: 1.0, "bad": bad}, FakeClock(), QUIET, seed=0)
+    rounds = Rounds(case_of({"good": lambda: 1.0, "bad": bad}), FakeClock(), QUIET, seed=0)
     with pytest.raises(CallError) as error:
         rounds.run_pass()
     assert error.value.name == "bad"
@@ -106,9 +106,8 @@ def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
 
 
 def test_passes_share_the_time_and_only_the_last_may_stop_early():
-    rounds = Rounds(
-        {"a": lambda: 1.0, "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4
-    )
+    prepared = case_of({"a": lambda: 1.0, "b": lambda: 1.0})
+    rounds = Rounds(prepared, FakeClock(), StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4)
     seen = []
     for _ in range(4):
         assert not rounds.stopped_by
@@ -163,8 +162,8 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fa
 
 def lines_of_day(dtype, flops, bytes_per_s):
     return [
-        {"ceiling": "matmul", "dtype": dtype, "probe": "known", "value": flops},
-        {"ceiling": "read", "dtype": None, "probe": "known", "value": bytes_per_s},
+        {"ceiling": "matmul", "dtype": dtype, "probe": "known", "beside": "known", "value": flops},
+        {"ceiling": "read", "dtype": None, "probe": "known", "beside": "known", "value": bytes_per_s},
     ]
 
 
@@ -203,19 +202,19 @@ def crash():
 def test_a_probe_that_cannot_run_sets_no_ceiling_and_says_why():
     probes = [
         ceilings.Probe("read", "slow", 1, lambda: None),
-        ceilings.Probe("matmul", "lazy", 10**9, lambda: 1e-9, "bf16", lambda: "lazy: the output holds NaN"),
+        ceilings.Probe("matmul", "lazy", 10**9, lambda: 1e-9, "bf16", lambda: "the output holds NaN"),
         ceilings.Probe("matmul", "unable", 10**9, crash, "bf16", crash),
         ceilings.Probe("matmul", "crashes", 10**9, crash, "bf16"),
         ceilings.Probe("matmul", "right", 8, lambda: 4.0, "bf16"),
     ]
     best, reasons = best_of(probes)
     assert [(ceiling["probe"], ceiling["value"]) for ceiling in best] == [("right", pytest.approx(2))]
-    assert {name: reason.split(" (")[0] for name, reason in reasons.items()} == {
-        "read slow": "each of its samples was late; is the host overloaded?",
-        "matmul lazy bf16": "lazy: the output holds NaN",
-        "matmul unable bf16": "RuntimeError: no such instruction",
-        "matmul crashes bf16": "RuntimeError: no such instruction",
-    }
+    assert [reason.split(" (")[0] for reason in reasons] == [
+        "read slow: each of its samples was late; is the host overloaded?",
+        "matmul bf16 lazy: the output holds NaN",
+        "matmul bf16 unable: RuntimeError: no such instruction",
+        "matmul bf16 crashes: RuntimeError: no such instruction",
+    ]
 
 
 @pytest.mark.parametrize(("rank", "others_share"), [(None, 0.2), ("2", None)])
@@ -225,7 +224,9 @@ def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", rank)
     stats = iter([(10, 100, 1000, 50), (20, 160, 1200, 70)])  # stolen, busy, all, this process's jiffies
     monkeypatch.setattr(telemetry.CpuTelemetry, "_stat", staticmethod(lambda: next(stats)))
-    summary = telemetry.CpuTelemetry().summary()
+    cpu = telemetry.CpuTelemetry()
+    cpu.start()
+    summary = cpu.summary()
     assert (summary["stolen_share"], summary["others_share"]) == (0.05, others_share)
     assert summary["load_average"] >= 0
 

@@ -100,7 +100,7 @@ def test_k_measures_the_vendor_beside_the_one_selected(run_project, tmp_path):
     assert outcome.code == 0
     assert outcome.rows.keys() == {"numpy"}
     assert outcome.rows["numpy"]["extra_info"]["ratio_to_baseline"] == pytest.approx(2, rel=0.1)
-    assert outcome.kept.measured(SHAPE) == ["torch", "numpy"]
+    assert [*outcome.kept.rows] == [(SHAPE, "torch"), (SHAPE, "numpy")]
     assert json.loads(mine.read_text()) == outcome.saved  # the run folder is whole, too
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up_run import HEAD, LINES, ceiling, save
+from made_up_run import HEAD, LINES, ceiling, round_line, save, shape_line
 
 import roofline
 from results import references
@@ -27,10 +27,10 @@ ROUNDS = [
     Round(0, ["link", "torch"], {"link": 2e-3}, {"link": {"last_arrival_s": 1e-3}}),
     Round(1, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1),
 ]
-PASS = {"kind": "pass", "shape": SHAPE.id, "passes": 2, "stopped_by": "width", "round_count": 2}
+PASS = {"kind": "pass", "shape": SHAPE.id, "passes": 2, "processes": 1, "stopped_by": "width", "round_count": 2}
 WRITTEN = [
-    HEAD, SHAPE.line(), ROUNDS[0].line(SHAPE.id),
-    PASS | {"telemetry": {"throttled": False}, "late": {"torch": 1, "link": 0}}, ROUNDS[1].line(SHAPE.id),
+    HEAD, shape_line(SHAPE), round_line(SHAPE.id, ROUNDS[0]),
+    PASS | {"telemetry": {"throttled": False}, "late": {"torch": 1, "link": 0}}, round_line(SHAPE.id, ROUNDS[1]),
 ]  # fmt: skip
 
 
@@ -88,10 +88,10 @@ def test_line_that_was_changed_or_is_lost_or_there_twice_is_an_error(tmp_path, d
 
 def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(loaded):
     last = WRITTEN[3] | {"processes": 2, "round_count": 3}
-    share = [last, ROUNDS[1].line(SHAPE.id)]
+    share = [last, round_line(SHAPE.id, ROUNDS[1])]
     resumed = {"kind": "resumed", "started": "2026-11-24T00:00:00+00:00"}
     third = Round(2, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1)
-    run = loaded([*WRITTEN[:3], *share, resumed, *share, third.line(SHAPE.id)])
+    run = loaded([*WRITTEN[:3], *share, resumed, *share, round_line(SHAPE.id, third)])
     assert run.shapes[SHAPE.id].rounds == [*ROUNDS, third]
 
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+from fake_clock import case_of
 
 from roofline.protocol.stop_rule import StopRule
 from roofline.store.stats import ratio_of, time_of
@@ -50,7 +51,7 @@ class DriftingClock(Clock):
 
 
 def calls_of(**truth):
-    return {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth.items()}
+    return case_of({name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth.items()})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_stop_rule_stops_as_soon_as_the_interval_is_narrow_and_no_sooner():
         def turn(self, calls):
             return [1 + 0.02 * rng.normal() for _ in calls]
 
-    turns = take_turns({"a": lambda: None}, Noisy(0, 0.0), PLAN, seed=0)
+    turns = take_turns(case_of({"a": lambda: None}), Noisy(0, 0.0), PLAN, seed=0)
     assert turns.stopped_by == "width"
     samples = turns.times_s["a"]
 

@@ -121,7 +121,7 @@ def timeline(run: Run):
     """The figure; None where no arm has a timeline on a shape that can be compared with its T_gemm and T_comm."""
     cases = gathers.prepared(frame_of(run))
     cases = cases[~cases["op"].isin(BOTH)]
-    timelines = [run.shape_of(*at).timelines.get(at[1]) for at in cases[["shape", "contender"]].to_numpy()]
+    timelines = [run.rows[tuple(at)].timelines.get(at[1]) for at in cases[["shape", "contender"]].to_numpy()]
     cases = cases.assign(timeline=timelines).dropna(subset="timeline")
     if cases.empty:
         return None
