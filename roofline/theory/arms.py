@@ -256,7 +256,8 @@ def _row_block(plan, t_gemm_s, t_comm_s):
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     row_tiles = plan.grid.row_tiles
     arrival_s = arrivals(plan.ranks, t_comm_s, row_tiles, row_tiles // plan.row_blocks)
-    return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
+    _, end_s = schedule.cut_last_waves(plan.grid, plan.workers, arrival_s, chunk_s, chunk_steps=1, most_parts=1)
+    return end_s
 
 
 def _signalled(plan, t_gemm_s, t_comm_s):

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple
 
 
@@ -133,7 +132,8 @@ def cut_last_waves(
 ) -> tuple[list[list[Piece]], float]:
     """The pieces of each program, and when the last ends. Tiles go in the grid's order, with all chunks, to the program
     that is free first, while they end no later than all would that are left, dealt evenly. Those behind are cut along
-    K, all alike into `most_parts` parts at most, and dealt part after part: programs on one part share x and w.
+    K, all alike into `most_parts` parts at most, and dealt part after part: programs on one part share x and w. With
+    one part all are whole.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk, which is `chunk_steps` steps along K.
@@ -150,7 +150,7 @@ def cut_last_waves(
         start_s, program = free[0]
         _, end_s = inner_loops(arrival_s[m], start_s, chunk_s)[-1]
         even_s = (spent_s + len(left) * tile_s) / programs
-        if end_s > max(even_s, all_here_s) * (1 + 1e-9):
+        if most_parts > 1 and end_s > max(even_s, all_here_s) * (1 + 1e-9):
             break
         left.pop()
         spent_s += end_s - start_s
@@ -191,20 +191,3 @@ def _in_parts(
             heapq.heapreplace(free, (now, program))
             pieces.append((program, piece))
     return pieces, max(free)[0]
-
-
-def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program ends where tiles, each with all chunks, go in the grid's order to the program that is free
-    first. Programs that are free at once take tiles whose chunks arrive at once, without a look at each."""
-    free = [(0.0, programs)]
-    for here_s, tiles in groupby(arrival_s[m] for m, _ in grid.tiles):
-        left = len(list(tiles))
-        while left:
-            start_s, count = heapq.heappop(free)
-            taken = min(count, left)
-            left -= taken
-            _, end_s = inner_loops(here_s, start_s, chunk_s)[-1]
-            heapq.heappush(free, (end_s, taken))
-            if taken < count:
-                heapq.heappush(free, (start_s, count - taken))
-    return max(free)[0]
