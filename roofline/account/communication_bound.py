@@ -14,7 +14,6 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -72,7 +71,6 @@ class Bound:
     """
 
     tokens: float
-    tokens_per_device: float
     fabric: str | None
     serial_use: float | None
     """The fraction of time for which chips work at the bound where gathers do not overlap."""
@@ -144,7 +142,7 @@ def bound(question: Question) -> Bound:
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(tokens, tokens / question.devices, fabric or None, use)
+    return Bound(tokens, fabric or None, use)
 
 
 def least_d_ff(question: Question) -> float | None:
@@ -155,21 +153,17 @@ def least_d_ff(question: Question) -> float | None:
     return question.model.d_ff * activations_s / question.s_per_token if activations_s else None
 
 
-def splits(question: Question) -> Iterator[Question]:
-    """Yield `question` with its devices divided between FSDP (X) and tensor parallelism (Y) in every way that fits the
-    mesh. Both are whole, and Y divides F. docs/exercise.md has the best of the reals in closed form."""
+def best_split(question: Question) -> Question:
+    """`question` with its devices divided between FSDP (X) and tensor parallelism (Y) so that its bound is the least.
+    Both are whole, Y divides F, and both fit the mesh. docs/exercise.md has the best of the reals in closed form."""
     devices = round(question.devices)
     most = math.gcd(devices, question.model.d_ff)
+    splits = []
     for tp in range(1, most + 1):
-        if most % tp == 0:
-            split = replace(question, tp=tp, fsdp=devices // tp)
-            if not split.misfit():
-                yield split
-
-
-def best_split(question: Question) -> Question:
-    """The split with the least bound: there is one, since FSDP alone has a bound."""
-    return min(splits(question), key=lambda split: bound(split).tokens)
+        split = replace(question, tp=tp, fsdp=devices // tp)
+        if most % tp == 0 and not split.misfit():
+            splits.append(split)
+    return min(splits, key=lambda split: bound(split).tokens)  # FSDP alone has a bound
 
 
 def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
