@@ -266,18 +266,17 @@ def notes(options, cases: list[str]) -> list[str]:
 def links_text(links: dict) -> str:
     """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
     texts = []
-    refusals = []
     slowdowns = {}
     for row in links["links"]:
         if "refusal" in row:
-            refusals.append(row["refusal"])
-        elif matmul := row.get("matmul_slowdown"):
+            texts.append(row["refusal"])
+        elif matmul := row["matmul_slowdown"]:
             link = row["link_slowdown"]
             texts.append(f"{row['wire']} {matmul:.3f} and {link:.3f}")
             slowdowns[row["wire"]] = max(matmul, link)
     slowdowns.pop(PCIE, None)
     text = f"Links beside the matmul of {links['case']}, what it and then the link take of their time alone: "
-    text += "; ".join(texts + refusals)
+    text += "; ".join(texts)
     if not slowdowns:
         return f"{text}."
     least = min(slowdowns, key=slowdowns.__getitem__)

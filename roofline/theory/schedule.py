@@ -181,9 +181,8 @@ def _in_parts(
         first, last = steps * part // parts, steps * (part + 1) // parts
         for number, (m, n) in enumerate(tiles):
             slot = number * (parts - 1)
-            piece = Piece(m, n, first, last, slot + part)
-            if part == parts - 1:
-                piece = Piece(m, n, first, last, slot, peers=part)
+            is_last = part == parts - 1
+            piece = Piece(m, n, first, last, slot, part) if is_last else Piece(m, n, first, last, slot + part)
             now, program = free[0]
             for chunk in range(first // chunk_steps, -(-last // chunk_steps)):
                 width = min(last, (chunk + 1) * chunk_steps) - max(first, chunk * chunk_steps)
