@@ -144,22 +144,21 @@ def cut_last_waves(
     free = [(0.0, program) for program in range(programs)]
     spent_s = 0.0
     pieces: list[list[Piece]] = [[] for _ in free]
-    left = list(grid.tiles)[::-1]
-    while left:
-        m, n = left[-1]
+    dealt = 0
+    for m, n in grid.tiles:
         start_s, program = free[0]
         _, end_s = inner_loops(arrival_s[m], start_s, chunk_s)[-1]
-        even_s = (spent_s + len(left) * tile_s) / programs
+        even_s = (spent_s + (len(grid.tiles) - dealt) * tile_s) / programs
         if most_parts > 1 and end_s > max(even_s, all_here_s) * (1 + 1e-9):
             break
-        left.pop()
+        dealt += 1
         spent_s += end_s - start_s
         pieces[program].append(Piece(m, n, 0, chunks * chunk_steps))
         heapq.heapreplace(free, (end_s, program))
 
     least_s = math.inf
     for parts in range(1, most_parts + 1):
-        cut, cut_end_s = _in_parts(parts, left[::-1], free, arrival_s, chunk_s, chunk_steps)
+        cut, cut_end_s = _in_parts(parts, grid.tiles[dealt:], free, arrival_s, chunk_s, chunk_steps)
         cost_s = cut_end_s + PART_COST * tile_s * parts
         if cost_s < least_s:
             least_s, last, end_s = cost_s, cut, cut_end_s
