@@ -14,7 +14,7 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from roofline.account.question import BF16_BYTES, Question
@@ -33,8 +33,7 @@ class Crossing(NamedTuple):
         return self.received_fraction / self.bytes_per_s
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective of a block, whose V is `fixed_bytes` + `bytes_per_token` B."""
 
     name: str
@@ -51,8 +50,7 @@ class Collective:
         return self.fixed_bytes + self.bytes_per_token * tokens
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(NamedTuple):
     """The times of the forward pass of a block on one device, at all tokens."""
 
     math_s: float
@@ -63,8 +61,7 @@ class Forward:
     """Where every collective waits for the matmuls before it, and they for it."""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """The tokens (on all devices) from which on the chips set the pace; `fabric` is the last to hold them up.
 
     `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
