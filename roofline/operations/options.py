@@ -211,11 +211,14 @@ def resolve(given: dict, *, device: str, timed: bool, root: Path, world: int = 1
     values |= given
     if "shapes" in given:
         values |= _values_of_file(given["shapes"], values["dtype"])
-    values["dtypes"] = values["dtype"]
-    places = given.get("contender", ())
-    values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
-    values["lengths"] = given.get("tokens", ())
-    values |= {"device": device, "timed": timed, "world": world}
+    values |= {
+        "device": device,
+        "timed": timed,
+        "world": world,
+        "dtypes": values["dtype"],
+        "lengths": given.get("tokens", ()),
+        "users": [(place, contenders.version(place)) for place in given.get("contender", ())],
+    }
     options = typed.read(Options, values)
     _require_sound(options)
     return replace(options, gather=gathering.make(options, given))
@@ -245,13 +248,14 @@ def resumed(given: dict, metadata: dict, folder: Path) -> Options:
     Raises ValueError where these are not given again, and where others are given too.
     """
     planned = options_of(metadata.get("options", {}))
-    code = " ".join(code_of(planned))
-    others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
+    code = code_of(planned)
+    words = " ".join(["--ffn-device=", "--ffn-resume=", *code])
+    others = [flag for flag in map(FLAGS.__getitem__, given) if f"{flag}=" not in words]
     if others:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     users = tuple((place, "") for place in given.get("contender", ()))
     named = replace(planned, users=users, operations=given.get("operations", ()))
-    if code_of(named) != code_of(planned):
+    if code_of(named) != code:
         raise ValueError(
             f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
             f"else's; if you trust that code, name it too: {way_on(folder, planned)}"
