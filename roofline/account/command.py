@@ -10,7 +10,7 @@ from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import case_text, text
 from roofline.host.arguments import count, flops
-from roofline.operations.base import Case, read
+from roofline.operations.base import read
 from roofline.theory import chips
 from roofline.theory.models import parse as parse_model
 from roofline.theory.words import number
@@ -37,7 +37,7 @@ def add_command(commands) -> None:
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
     steps = "memory of a measured training step or attention alone, on one chip"
-    group.add_argument("--case", type=_case, metavar="CASE", help=f"{steps}, as {STEP}")
+    group.add_argument("--case", metavar="CASE", help=f"{steps}, as {STEP}")
     group = command.add_argument_group("chip", "in place of the datasheet's")
     group.add_argument("--flops", type=flops, metavar="FLOP/s", help="of one chip")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
@@ -48,18 +48,16 @@ def add_command(commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.case:
-        print(case_text(options.case, _chip(options)))
+        print(case_text(_case(options.case), _chip(options)))
     else:
         print(text(question(options)))
     return 0
 
 
-def _case(text: str) -> Case:
-    is_attention = text.startswith("attention-")
-    try:
-        return (read(Attention, text, ATTENTION) if is_attention else read(TransformerStep, text, STEP))[0]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _case(text: str) -> Attention | TransformerStep:
+    kind, example = (Attention, ATTENTION) if text.startswith("attention-") else (TransformerStep, STEP)
+    case, _ = read(kind, text, example)
+    return case
 
 
 def _chip(options: argparse.Namespace) -> chips.Chip:

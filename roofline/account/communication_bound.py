@@ -14,8 +14,7 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from roofline.account.question import BF16_BYTES, Question
@@ -34,8 +33,7 @@ class Crossing(NamedTuple):
         return self.received_fraction / self.bytes_per_s
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective of a block, whose V is `fixed_bytes` + `bytes_per_token` B."""
 
     name: str
@@ -52,8 +50,7 @@ class Collective:
         return self.fixed_bytes + self.bytes_per_token * tokens
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(NamedTuple):
     """The times of the forward pass of a block on one device, at all tokens."""
 
     math_s: float
@@ -64,15 +61,13 @@ class Forward:
     """Where every collective waits for the matmuls before it, and they for it."""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """The tokens (on all devices) from which on the chips set the pace; `fabric` is the last to hold them up.
 
     `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
     """
 
     tokens: float
-    tokens_per_device: float
     fabric: str | None
     serial_use: float | None
     """The fraction of time for which chips work at the bound where gathers do not overlap."""
@@ -144,7 +139,7 @@ def bound(question: Question) -> Bound:
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(tokens, tokens / question.devices, fabric or None, use)
+    return Bound(tokens, fabric or None, use)
 
 
 def least_d_ff(question: Question) -> float | None:
@@ -155,21 +150,17 @@ def least_d_ff(question: Question) -> float | None:
     return question.model.d_ff * activations_s / question.s_per_token if activations_s else None
 
 
-def splits(question: Question) -> Iterator[Question]:
-    """Yield `question` with its devices divided between FSDP (X) and tensor parallelism (Y) in every way that fits the
-    mesh. Both are whole, and Y divides F. docs/exercise.md has the best of the reals in closed form."""
+def best_split(question: Question) -> Question:
+    """`question` with its devices divided between FSDP (X) and tensor parallelism (Y) so that its bound is the least.
+    Both are whole, Y divides F, and both fit the mesh. docs/exercise.md has the best of the reals in closed form."""
     devices = round(question.devices)
     most = math.gcd(devices, question.model.d_ff)
+    splits = []
     for tp in range(1, most + 1):
-        if most % tp == 0:
-            split = replace(question, tp=tp, fsdp=devices // tp)
-            if not split.misfit():
-                yield split
-
-
-def best_split(question: Question) -> Question:
-    """The split with the least bound: there is one, since FSDP alone has a bound."""
-    return min(splits(question), key=lambda split: bound(split).tokens)
+        split = replace(question, tp=tp, fsdp=devices // tp)
+        if most % tp == 0 and not split.misfit():
+            splits.append(split)
+    return min(splits, key=lambda split: bound(split).tokens)  # FSDP alone has a bound
 
 
 def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:

@@ -11,10 +11,7 @@ BF16_BYTES = 2
 
 @dataclass(frozen=True)
 class Question:
-    """A model in training, sharded over chips.
-
-    `check` refuses what nobody could build.
-    """
+    """A model in training, sharded over chips."""
 
     model: Model
     chip: Chip
@@ -78,18 +75,13 @@ class Question:
         """The time of one device's matmuls in the forward pass of one block."""
         return self.flop_per_token / self.flop_per_s
 
-    def check(self) -> None:
-        """Raise ValueError where the degrees do not divide what they cut, or do not fit the chip's torus or nodes."""
-        if self.model.d_ff % self.tp:
-            raise ValueError(f"--tp {self.tp} does not divide F = {self.model.d_ff}: take a divisor of it")
-        if misfit := self.misfit():
-            raise ValueError(misfit)
-
     def misfit(self) -> str | None:
-        """Why the degrees do not fit the chip's torus or nodes, or None where they do.
+        """Why the degrees do not divide what they cut, or do not fit the chip's torus or nodes; None where they do.
 
         On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
         """
+        if self.model.d_ff % self.tp:
+            return f"--tp {self.tp} does not divide F = {self.model.d_ff}: take a divisor of it"
         node = self.chip.node_size
         axes = self.chip.torus_axes
         if axes:

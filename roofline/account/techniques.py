@@ -5,7 +5,8 @@ A technique is a row of `TECHNIQUES`: it changes the question, and the differenc
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from roofline.account import memory
 from roofline.account.communication_bound import best_split, bound, collectives
@@ -19,8 +20,7 @@ STAGES = 4
 """A pipeline has so many."""
 
 
-@dataclass(frozen=True)
-class Technique:
+class Technique(NamedTuple):
     """A change of the question, and what it does and costs: words about the question `after` it."""
 
     name: str
@@ -29,8 +29,7 @@ class Technique:
     reason: str
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """The question after a technique, None where that cannot be used, with its bound and its cost to a device."""
 
     name: str

@@ -21,8 +21,9 @@ WIDTH = 120
 
 def text(question: Question) -> str:
     """The report: the answers in sentences, then every term, to check each figure by hand. Raises ValueError where the
-    question does not pass its `check`."""
-    question.check()
+    question's degrees do not fit."""
+    if misfit := question.misfit():
+        raise ValueError(misfit)
     model = question.model
     chip = question.chip
     blocks = f"{model.blocks} x " if model.blocks else ""
@@ -131,7 +132,7 @@ def _bounds(question: Question) -> list[str]:
     for name, way in ways.items():
         above = bound(way)
         use = "" if above.serial_use is None else f"{100 * above.serial_use:.0f} %"
-        tokens = _tokens(above.tokens), _tokens(above.tokens_per_device, 1)
+        tokens = _tokens(above.tokens), _tokens(above.tokens / way.devices, 1)
         rows.append([f"    {name}", f"{way.fsdp:g}", f"{way.tp:g}", *tokens, use])
     return aligned(rows, "<>>>>>")
 
@@ -197,7 +198,8 @@ def _bound_text(bound: Bound, question: Question) -> str:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
         return "compute-bound at any number of tokens"
-    above = f"compute-bound above {_number(bound.tokens)} tokens, {_number(bound.tokens_per_device, 1)} on each device"
+    each = _number(bound.tokens / question.devices, 1)
+    above = f"compute-bound above {_number(bound.tokens)} tokens, {each} on each device"
     enough = ""
     if question.tokens:
         enough = f" ({question.tokens:,} are {'too few' if forward(question).chips_wait else 'enough'})"

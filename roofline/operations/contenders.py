@@ -107,7 +107,7 @@ def reason(require: Callable[..., Any], *inputs: Any) -> str | None:
 class Planner:
     """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
 
-    They are those of its declaration, or a subclass lists them by methods of its own.
+    They are those of its declaration, or a subclass lists them by `choices` and `names` of its own.
     """
 
     def __init__(self, options, contenders: Iterable[Contender] = ()):
@@ -120,8 +120,6 @@ class Planner:
 
     def timed_names(self) -> list[str]:
         """Those of them that are timed on the device."""
-        if not self._contenders:
-            return self.choices()
         return [contender.name for contender in self._contenders if self.options.device in contender.devices]
 
     def names(self, case) -> list[str]:
@@ -130,12 +128,16 @@ class Planner:
         if chosen := self.options.contenders:
             choices = self.choices()
             return [name for name in chosen if name in choices]
-        names = self.timed_names()
         if self.options.timed:
-            return names
-        ours = [contender.name for contender in self._contenders if contender.kind == "triton"]
-        elsewhere = {contender.name for contender in self._contenders if contender.first_call}.union(ours)
-        return [name for name in names if name not in elsewhere] + ours
+            return self.timed_names()
+        names = []
+        ours = []
+        for contender in self._contenders:
+            if contender.kind == "triton":
+                ours.append(contender.name)
+            elif self.options.device in contender.devices and not contender.first_call:
+                names.append(contender.name)
+        return names + ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,15 +204,14 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     """
     named: dict[str, str] = {}
     times = Counter(place.rpartition(":")[2] for place in places)
+    uses = Counter([*taken])
     for place in places:
-        source, _, name = place.rpartition(":")
-        stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
-        word = name
-        number = 1
-        while word in named or word in taken or (word == name and times[name] > 1):
-            word = f"{stem}_{name}" if number == 1 else f"{stem}_{name}_{number}"
-            number += 1
-        named[word] = place
+        source, _, word = place.rpartition(":")
+        if times[word] > 1 or word in taken:
+            stem = Path(source).stem if source.endswith(":") else source.rpartition(".")[2]
+            word = re.sub(r"\W", "_", f"{stem}_{word}")
+        uses[word] += 1
+        named[word if uses[word] == 1 else f"{word}_{uses[word]}"] = place
     return named
 
 

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 from roofline.host.container import cores
 from roofline.operations import base
 from roofline.operations.base import Counts, Names
-from roofline.operations.contenders import Contender
+from roofline.operations.contenders import DEVICES, Contender
 from roofline.operations.matmul import Matmul
 from roofline.store import typed
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, arms_of
-from roofline.theory.models import Model
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, OF_RANKS, PCIE, RANKS_TAKE, Wire
 from roofline.theory.wires import parse as parse_wire
@@ -76,7 +75,7 @@ def make(options, given: dict) -> Sweep:
 def _default(options) -> Sweep:
     sizes = parse_model(options.model)
     sweep = typed.read(Sweep, base.DEFAULTS["gathers"][options.device if options.timed else "test"])
-    ranks = _divisors(_common(sizes), RANKS)[:1]
+    ranks = _divisors(math.gcd(sizes.d_model, sizes.d_ff), RANKS)[:1]
     sweep = replace(sweep, ranks=ranks, tp=_divisors(sizes.d_ff, sweep.tp) or (1,))
     if options.quick:
         return replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), parts={})
@@ -114,11 +113,6 @@ def _require_link(wire: str, options) -> None:
     else:
         return
     raise ValueError(f"--ffn-link-bandwidth {wire!r}: {problem}")
-
-
-def _common(sizes: Model) -> int:
-    """What the ranks of a default sweep divide."""
-    return math.gcd(sizes.d_model, sizes.d_ff)
 
 
 def _divisors(size: int, counts: Counts) -> Counts:
@@ -186,7 +180,7 @@ def cases_of(case: type[Gathering], options) -> list:
             part: Any = replace(sweep, **changed)
             for ranks, wire, degree, rows in product(part.ranks, part.wires, part.tp, part.rows):
                 tp = degrees.get(degree, degree)
-                if sweep.parts and (sizes.d_ff % tp or _common(sizes) % ranks):
+                if sweep.parts and (sizes.d_ff % tp or math.gcd(sizes.d_model, sizes.d_ff) % ranks):
                     continue
                 token = exercise_wire(model, dtype) if wire == BALANCE else wire
                 cases.append(case(model, *case.layers, tp, rows, dtype, ranks, token))
@@ -266,18 +260,17 @@ def notes(options, cases: list[str]) -> list[str]:
 def links_text(links: dict) -> str:
     """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
     texts = []
-    refusals = []
     slowdowns = {}
     for row in links["links"]:
         if "refusal" in row:
-            refusals.append(row["refusal"])
-        elif matmul := row.get("matmul_slowdown"):
+            texts.append(row["refusal"])
+        elif matmul := row["matmul_slowdown"]:
             link = row["link_slowdown"]
             texts.append(f"{row['wire']} {matmul:.3f} and {link:.3f}")
             slowdowns[row["wire"]] = max(matmul, link)
     slowdowns.pop(PCIE, None)
     text = f"Links beside the matmul of {links['case']}, what it and then the link take of their time alone: "
-    text += "; ".join(texts + refusals)
+    text += "; ".join(texts)
     if not slowdowns:
         return f"{text}."
     least = min(slowdowns, key=slowdowns.__getitem__)
@@ -292,15 +285,15 @@ class Planner(base.Planner):
 
     def __init__(self, op: str, peer_wire: str, options):
         names = arms_of(op, gpu=False)
-        on_gpu = [name + PERSISTENT for name in BY_PERSISTENT if name in names] + arms_of(op, gpu=True)
-        arms = [Contender(name, "") for name in names]  # their runner knows how each is called
-        arms += [Contender(name, "", devices=("cuda",)) for name in on_gpu if name not in names]
+        devices: dict[str, Names] = dict.fromkeys(names, DEVICES)
+        for name in [name + PERSISTENT for name in BY_PERSISTENT if name in names] + arms_of(op, gpu=True):
+            devices.setdefault(name, ("cuda",))
         threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
         if options.world == 1 and threads > 1:
-            arms.append(Contender(ALL_CORES, "", devices=("cpu",)))
+            devices[ALL_CORES] = ("cpu",)
         if peer_wire:
-            arms.append(Contender(PEER, "", devices=()))  # `names` says where
-        super().__init__(options, arms)
+            devices[PEER] = ()  # `names` says where
+        super().__init__(options, [Contender(name, "", devices=devices[name]) for name in devices])
         self._peer_wire = peer_wire
 
     def names(self, case) -> list[str]:

@@ -30,9 +30,9 @@ class Options:
     device: str
     timed: bool
     model: str
-    layers: Names
+    layers: Names = LAYERS
     tokens: Counts
-    tp: Counts
+    tp: Counts = (1, 8)
     dtypes: Names
     contenders: Names | None = None
     seed: int = 0
@@ -78,6 +78,17 @@ def one_of(choices, word: str) -> str:
     return word
 
 
+def wires_of(folder: str) -> tuple[tuple[str, float], ...]:
+    """(shape, bytes/s) of each emulated wire of the run in `folder`. Raises ValueError where it has none."""
+    emulated = []
+    for name, shape in journal.load(Path(folder)).shapes.items():
+        if shape.requested_bytes_per_s:
+            emulated.append((name, shape.requested_bytes_per_s))
+    if not emulated:
+        raise ValueError("that run has no case over an emulated wire; take one that has")
+    return tuple(emulated)
+
+
 def operation(text: str) -> str:
     """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
     stays as it is."""
@@ -98,7 +109,7 @@ READERS: dict[str, Callable] = {
     "dtype": partial(one_of, ITEMSIZE),
     "device": partial(one_of, DEVICES),
     "wire": lambda text: parse_wire(text).token,
-    "wires": lambda text: wires_of(Path(text)),
+    "wires": wires_of,
     "contender": contenders.parse,
     "operation": operation,
     "folder": Path,
@@ -194,17 +205,20 @@ def resolve(given: dict, *, device: str, timed: bool, root: Path, world: int = 1
     Raises ValueError that names option, value and way out.
     """
     mode = device if timed else f"test-{device}"
-    values = {"layers": LAYERS, "tp": (1, 8), "results": root / "results" / "local"} | DEFAULTS["options"][mode]
+    values = {"results": root / "results" / "local"} | DEFAULTS["options"][mode]
     if "quick" in given:
         values |= DEFAULTS["quick"]
     values |= given
     if "shapes" in given:
         values |= _values_of_file(given["shapes"], values["dtype"])
-    values["dtypes"] = values["dtype"]
-    places = given.get("contender", ())
-    values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
-    values["lengths"] = given.get("tokens", ())
-    values |= {"device": device, "timed": timed, "world": world}
+    values |= {
+        "device": device,
+        "timed": timed,
+        "world": world,
+        "dtypes": values["dtype"],
+        "lengths": given.get("tokens", ()),
+        "users": [(place, contenders.version(place)) for place in given.get("contender", ())],
+    }
     options = typed.read(Options, values)
     _require_sound(options)
     return replace(options, gather=gathering.make(options, given))
@@ -228,34 +242,25 @@ def _values_of_file(file: str, dtypes: Names) -> dict:
     return swept | {"shapes": ids, "dtype": tuple(dict.fromkeys(case.dtype for case in cases))}
 
 
-def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
-    """(shape, bytes/s) of each emulated wire of the run in `folder`. Raises ValueError where it has none."""
-    wires = [(name, shape.requested_bytes_per_s) for name, shape in journal.load(folder).shapes.items()]
-    emulated = tuple((name, bytes_per_s) for name, bytes_per_s in wires if bytes_per_s)
-    if not emulated:
-        raise ValueError("that run has no case over an emulated wire; take one that has")
-    return emulated
-
-
 def resumed(given: dict, metadata: dict, folder: Path) -> Options:
     """The options of the run in `folder`, as its `metadata` has them. Those that name code are taken from `given`.
 
     Raises ValueError where these are not given again, and where others are given too.
     """
     planned = options_of(metadata.get("options", {}))
-    code = " ".join(code_of(planned))
-    others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
+    code = code_of(planned)
+    words = " ".join(["--ffn-device=", "--ffn-resume=", *code])
+    others = [flag for flag in map(FLAGS.__getitem__, given) if f"{flag}=" not in words]
     if others:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
-    versions = dict(planned.users)
-    users = tuple((place, versions.get(place, "")) for place in given.get("contender", ()))
+    users = tuple((place, "") for place in given.get("contender", ()))
     named = replace(planned, users=users, operations=given.get("operations", ()))
-    if code_of(named) != code_of(planned):
+    if code_of(named) != code:
         raise ValueError(
             f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
             f"else's; if you trust that code, name it too: {way_on(folder, planned)}"
         )
-    return replace(planned, users=users, results=folder.parent)
+    return replace(planned, results=folder.parent)
 
 
 def code_of(options: Options) -> list[str]:

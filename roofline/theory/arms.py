@@ -6,7 +6,6 @@ arm is cut on a machine.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -170,12 +169,9 @@ def _overlapped(plan, t_gemm_s, t_comm_s):
     return max(t_gemm_s, t_comm_s)
 
 
-def _chunk_launches(plan, t_gemm_s, t_comm_s):
-    return chunk_launches(plan, t_gemm_s, t_comm_s)[-1][1]
-
-
-def _row_block_launches(plan, t_gemm_s, t_comm_s):
-    return row_block_launches(plan, t_gemm_s, t_comm_s)[-1][1]
+def _last_of(launches):
+    """The end of the last of an arm's `launches`."""
+    return lambda *about: launches(*about)[-1][1]
 
 
 def _block_launches(plan, t_gemm_s, t_comm_s):
@@ -242,21 +238,19 @@ def row_block_plans(grid: Grid, workers: int, ranks: int, chunk_steps: int) -> l
 
 
 def pieces_of(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[list[list[Piece]], float]:
-    """The pieces of each program of a `row_block` with `block_tiles`, and when the last ends. T_gemm is taken to be
+    """The pieces of each program of a `row_block`, and when the last ends. With `block_tiles`, T_gemm is taken to be
     that of programs which all multiply until its end."""
-    chunk_s = t_gemm_s * plan.workers / (len(plan.grid.tiles) * plan.ranks)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
+    grid = plan.grid
+    chunk_s = product_s(grid, plan.workers, plan.ranks, t_gemm_s)
+    if plan.block_tiles:
+        chunk_s = t_gemm_s * plan.workers / (len(grid.tiles) * plan.ranks)
+    arrival_s = arrivals(plan.ranks, t_comm_s, grid.row_tiles, plan.block_tiles or grid.row_tiles // plan.row_blocks)
     parts = min(MOST_PARTS, plan.chunk_steps * plan.ranks)
-    return schedule.cut_last_waves(plan.grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, parts)
+    return schedule.cut_last_waves(grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, max(1, parts))
 
 
 def _row_block(plan, t_gemm_s, t_comm_s):
-    if plan.block_tiles:
-        return pieces_of(plan, t_gemm_s, t_comm_s)[1]
-    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    row_tiles = plan.grid.row_tiles
-    arrival_s = arrivals(plan.ranks, t_comm_s, row_tiles, row_tiles // plan.row_blocks)
-    return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
+    return pieces_of(plan, t_gemm_s, t_comm_s)[1]
 
 
 def _signalled(plan, t_gemm_s, t_comm_s):
@@ -284,8 +278,7 @@ def _signalled(plan, t_gemm_s, t_comm_s):
     return last_s
 
 
-@dataclass(frozen=True)
-class ArmSpec:
+class ArmSpec(NamedTuple):
     """The facts of an arm that are known before it runs."""
 
     look: tuple[str, str]
@@ -307,8 +300,8 @@ class ArmSpec:
 ARMS = {
     "serial": ArmSpec(("#666666", "o"), (*LAYER, "weight_prefetch"), _serial),
     ALL_CORES: ArmSpec(("#111111", "*"), (*LAYER, "weight_prefetch"), None),
-    "chunk_launches": ArmSpec(("#0173b2", "s"), GATHERED, _chunk_launches, by_torch=True),
-    "row_block_launches": ArmSpec(("#882255", "P"), GATHERED, _row_block_launches, by_block=True),
+    "chunk_launches": ArmSpec(("#0173b2", "s"), GATHERED, _last_of(chunk_launches), by_torch=True),
+    "row_block_launches": ArmSpec(("#882255", "P"), GATHERED, _last_of(row_block_launches), by_block=True),
     "block_launches": ArmSpec(("#cc78bc", "<"), SCATTERED, _block_launches, by_rank=True),
     ALL_REDUCE: ArmSpec(("#ca9161", "d"), BOTH, _serial),
     "layer_launches": ArmSpec(("#332288", ">"), BOTH, _layer_launches, by_rank=True),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from roofline.theory.bounds import Roof
 from roofline.theory.data import tables_of
+from roofline.theory.words import nearest
 from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30
@@ -48,17 +49,10 @@ CHIPS = {name: Chip(name, **fields) for name, fields in tables_of(__file__, "chi
 
 
 def find(name: str) -> Chip:
-    """The chip called `name` (case, spaces and hyphens do not matter). Raises ValueError that lists
-    all if unknown."""
-    wanted = _plain(name)
-    chips = {_plain(full_name): chip for full_name, chip in CHIPS.items()}
-    if wanted not in chips:
-        raise ValueError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
-    return chips[wanted]
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace(" ", "").replace("-", "")
+    """The chip called `name`. Raises ValueError that lists all if unknown."""
+    if name not in CHIPS:
+        raise ValueError(f"unknown chip {name!r}: {nearest(name, CHIPS)}known are {', '.join(CHIPS)}")
+    return CHIPS[name]
 
 
 def roof_of(datasheet: dict | None, dtype: str) -> Roof | None:

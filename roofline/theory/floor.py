@@ -42,15 +42,6 @@ NO_CLOCK = "NVML does not tell the highest clock"
 NO_INSTRUCTIONS = "/proc/cpuinfo names no instruction set of those in roofline/theory/floor.py"
 
 
-class Rates(NamedTuple):
-    """Rates that a chip cannot exceed, and their source. A rate that nobody knows is None."""
-
-    flops: float | None
-    bytes_per_s: float | None
-    cache_bytes: int
-    source: str
-
-
 class Floor(NamedTuple):
     """The least seconds that some work can take, and why."""
 
@@ -58,48 +49,44 @@ class Floor(NamedTuple):
     why: str
 
 
-def rates(machine: dict, dtype: str) -> Rates | str:
-    """The rates that no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; or why they are
-    not known."""
-    return _gpu_rates(machine, dtype) if machine["source"] == "gpu" else _cpu_rates(machine, dtype)
+def floor(work: Work, machine: dict, dtype: str) -> Floor:
+    """The least time of `work` in `dtype` on `machine`, an entry of a run's metadata. Raises ValueError where it is not
+    known, and says why."""
+    return _of_gpu(work, machine, dtype) if machine["source"] == "gpu" else _of_cpu(work, machine, dtype)
 
 
-def _gpu_rates(machine: dict, dtype: str) -> Rates | str:
-    """By the datasheet. FLOP of fp32 count as TF32's, since sums of its products may be as exact."""
+def _of_gpu(work: Work, machine: dict, dtype: str) -> Floor:
+    """By the datasheet: the time of the FLOP, or of the bytes that cannot have come from the cache, if that is more.
+    FLOP of fp32 count as TF32's, since sums of its products may be as exact."""
     sheet = machine["datasheet"]
     if not sheet:
-        return NO_DATASHEET
+        raise ValueError(NO_DATASHEET)
     clock_mhz = machine.get("max_sm_clock_mhz")
     if not clock_mhz:
-        return NO_CLOCK
+        raise ValueError(NO_CLOCK)
     of_sm = sheet.get("flop_per_cycle", {})
-    per_cycle = of_sm.get(peak_dtype(dtype))
-    if dtype == "fp32" and per_cycle:
+    per_cycle = of_sm.get(peak_dtype(dtype), 0)
+    if dtype == "fp32":
         per_cycle = max(per_cycle, of_sm.get("tf32", 0))
-    flops = None if per_cycle is None else machine["sms"] * per_cycle * clock_mhz * 1e6
     source = f"{machine['sms']} SMs of the {sheet['name']} at {clock_mhz:g} MHz, and its memory"
-    return Rates(flops, sheet["memory_bandwidth_bytes_per_s"], machine["cache_bytes"], source)
+    beyond_cache = max(0, work.device_bytes - machine["cache_bytes"])
+    bytes_per_s = sheet["memory_bandwidth_bytes_per_s"]
+    why = f"{beyond_cache / 1e6:.3g} MB at {bytes_per_s / 1e9:.4g} GB/s ({source})"
+    by_memory = Floor(beyond_cache / bytes_per_s, why)
+    return max(by_memory, _of_flop(work, machine["sms"] * per_cycle * clock_mhz * 1e6, source))
 
 
-def _cpu_rates(machine: dict, dtype: str) -> Rates | str:
+def _of_cpu(work: Work, machine: dict, dtype: str) -> Floor:
     per_cycle = {name: CPU_FLOP_PER_CYCLE[name].get(dtype, 0) for name in machine.get("instruction_sets", ())}
     if not per_cycle:
-        return NO_INSTRUCTIONS
+        raise ValueError(NO_INSTRUCTIONS)
     widest = max(per_cycle, key=per_cycle.__getitem__)
-    flops = machine["affinity"] * CPU_HZ * per_cycle[widest]
     cores = f"{machine['affinity']} core{'s' * (machine['affinity'] != 1)}"
     source = f"{cores} at {CPU_HZ / 1e9:g} GHz, {per_cycle[widest]} a cycle by {widest}"
-    return Rates(flops, None, machine["cache_bytes"], source)
+    return _of_flop(work, machine["affinity"] * CPU_HZ * per_cycle[widest], source)
 
 
-def floor(work: Work, limits: Rates) -> Floor:
-    """The least time of `work`: of its FLOP, or of the bytes that cannot have come from the cache, if that is more."""
-    candidates = [Floor(0.0, limits.source)]
-    if limits.flops:
-        why = f"{work.flop / 1e9:.3g} GFLOP at {limits.flops / 1e12:.4g} TFLOP/s ({limits.source})"
-        candidates.append(Floor(work.flop / limits.flops, why))
-    if limits.bytes_per_s:
-        beyond_cache = max(0, work.device_bytes - limits.cache_bytes)
-        why = f"{beyond_cache / 1e6:.3g} MB at {limits.bytes_per_s / 1e9:.4g} GB/s ({limits.source})"
-        candidates.append(Floor(beyond_cache / limits.bytes_per_s, why))
-    return max(candidates, key=lambda candidate: candidate.seconds)
+def _of_flop(work: Work, flops: float, source: str) -> Floor:
+    if not flops:
+        return Floor(0.0, source)
+    return Floor(work.flop / flops, f"{work.flop / 1e9:.3g} GFLOP at {flops / 1e12:.4g} TFLOP/s ({source})")

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple
 
 
@@ -133,7 +132,8 @@ def cut_last_waves(
 ) -> tuple[list[list[Piece]], float]:
     """The pieces of each program, and when the last ends. Tiles go in the grid's order, with all chunks, to the program
     that is free first, while they end no later than all would that are left, dealt evenly. Those behind are cut along
-    K, all alike into `most_parts` parts at most, and dealt part after part: programs on one part share x and w.
+    K, all alike into `most_parts` parts at most, and dealt part after part: programs on one part share x and w. With
+    one part all are whole.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk, which is `chunk_steps` steps along K.
@@ -144,22 +144,21 @@ def cut_last_waves(
     free = [(0.0, program) for program in range(programs)]
     spent_s = 0.0
     pieces: list[list[Piece]] = [[] for _ in free]
-    left = list(grid.tiles)[::-1]
-    while left:
-        m, n = left[-1]
+    dealt = 0
+    for m, n in grid.tiles:
         start_s, program = free[0]
         _, end_s = inner_loops(arrival_s[m], start_s, chunk_s)[-1]
-        even_s = (spent_s + len(left) * tile_s) / programs
-        if end_s > max(even_s, all_here_s) * (1 + 1e-9):
+        even_s = (spent_s + (len(grid.tiles) - dealt) * tile_s) / programs
+        if most_parts > 1 and end_s > max(even_s, all_here_s) * (1 + 1e-9):
             break
-        left.pop()
+        dealt += 1
         spent_s += end_s - start_s
         pieces[program].append(Piece(m, n, 0, chunks * chunk_steps))
         heapq.heapreplace(free, (end_s, program))
 
     least_s = math.inf
     for parts in range(1, most_parts + 1):
-        cut, cut_end_s = _in_parts(parts, left[::-1], free, arrival_s, chunk_s, chunk_steps)
+        cut, cut_end_s = _in_parts(parts, grid.tiles[dealt:], free, arrival_s, chunk_s, chunk_steps)
         cost_s = cut_end_s + PART_COST * tile_s * parts
         if cost_s < least_s:
             least_s, last, end_s = cost_s, cut, cut_end_s
@@ -181,9 +180,8 @@ def _in_parts(
         first, last = steps * part // parts, steps * (part + 1) // parts
         for number, (m, n) in enumerate(tiles):
             slot = number * (parts - 1)
-            piece = Piece(m, n, first, last, slot + part)
-            if part == parts - 1:
-                piece = Piece(m, n, first, last, slot, peers=part)
+            is_last = part == parts - 1
+            piece = Piece(m, n, first, last, slot, part) if is_last else Piece(m, n, first, last, slot + part)
             now, program = free[0]
             for chunk in range(first // chunk_steps, -(-last // chunk_steps)):
                 width = min(last, (chunk + 1) * chunk_steps) - max(first, chunk * chunk_steps)
@@ -191,20 +189,3 @@ def _in_parts(
             heapq.heapreplace(free, (now, program))
             pieces.append((program, piece))
     return pieces, max(free)[0]
-
-
-def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program ends where tiles, each with all chunks, go in the grid's order to the program that is free
-    first. Programs that are free at once take tiles whose chunks arrive at once, without a look at each."""
-    free = [(0.0, programs)]
-    for here_s, tiles in groupby(arrival_s[m] for m, _ in grid.tiles):
-        left = len(list(tiles))
-        while left:
-            start_s, count = heapq.heappop(free)
-            taken = min(count, left)
-            left -= taken
-            _, end_s = inner_loops(here_s, start_s, chunk_s)[-1]
-            heapq.heappush(free, (end_s, taken))
-            if taken < count:
-                heapq.heappush(free, (start_s, count - taken))
-    return max(free)[0]

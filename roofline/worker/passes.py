@@ -217,10 +217,10 @@ class ShapePasses:
         """Take out each contender whose typical time is below the floor of its work: it did not do all of that."""
         worker = self.worker
         case = self.prepared.case
-        limits = floor.rates(worker.chip, case.dtype)
-        if isinstance(limits, str):
-            return worker.note("floor", f"No floor under times of {case.dtype}: {limits}.")
-        least = floor.floor(case.work, limits)
+        try:
+            least = floor.floor(case.work, worker.chip, case.dtype)
+        except ValueError as error:
+            return worker.note("floor", f"No floor under times of {case.dtype}: {error}.")
         for name in self.prepared.contenders:
             time = time_of(self.rounds.times_s[name])
             if time and time.value < least.seconds:

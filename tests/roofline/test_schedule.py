@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, arms_of, plan
-from roofline.theory.schedule import Grid, WorkTile, row_block_end_s
+from roofline.theory.schedule import Grid, WorkTile
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
@@ -76,7 +76,7 @@ def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chu
         adds = [piece.peers > 0 for piece in of_program]
         assert adds == sorted(adds)
     assert end_s_of_pieces(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps) == pytest.approx(end_s)
-    whole_s = row_block_end_s(grid, programs, arrival_s, chunk_s)
+    _, whole_s = schedule.cut_last_waves(grid, programs, arrival_s, chunk_s, chunk_steps, most_parts=1)
     assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
 
