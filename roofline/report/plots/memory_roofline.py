@@ -46,7 +46,7 @@ def memory_roofline(frame):
 
 def finding(cases) -> str:
     """How fast the contender of the best geometric mean is beside the baseline."""
-    rivals = compared(cases[cases["rival"].eq(True).fillna(False)])
+    rivals = compared(cases[cases["rival"].eq(True)])
     if rivals.empty:
         return f"FLOP/s of {cases['contender'].iloc[0]}"
     means = rivals.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)

@@ -67,7 +67,7 @@ def _panel(row) -> str:
 
 def finding(rows: DataFrame) -> str:
     """On how many shapes the fastest beside the baseline beats it, and where it does worst."""
-    rivals = rows[rows["rival"].eq(True).fillna(False)]
+    rivals = rows[rows["rival"].eq(True)]
     best = (rows if rivals.empty else rivals).sort_values("ratio").drop_duplicates("shape", keep="last")
     least = best.iloc[0]
     wins = (best["ratio"] > 1).sum()
