@@ -208,8 +208,12 @@ def case_words(row: Series) -> str:
     if row["layer"] == SHAPE:
         values["layer"] = shape_text(row)
         values["tp"] = None
-    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
-    return f"{row['contender']} on {', '.join(words)}"
+    return f"{row['contender']} on {in_words(values)}"
+
+
+def in_words(values: Series) -> str:
+    """What a case is called by, of fields of `WORDS`."""
+    return ", ".join(WORDS[name].format(value) for name, value in values.dropna().items())
 
 
 def _outcomes(run: Run, **words: str) -> Lines:

@@ -37,14 +37,13 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
 
     folder = Path(folder)
     run = run or load(folder)
-    cases = frame(run).copy(deep=False)
+    cases = frame(run)
     drawn, pictures = [], {}
     with matplotlib.rc_context():
         for name, figure in _figures(run, cases):
             if figure is not None:
                 drawn += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
-    cases.attrs = {}  # which each selection of rows would copy
     text = markdown(run, cases, pictures)
     report, page = folder / "report.md", folder / "report.html"
     report.write_text(text, encoding="utf-8")
