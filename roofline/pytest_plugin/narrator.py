@@ -10,7 +10,7 @@ import pytest
 
 from roofline.analysis.records import records_of
 from roofline.host import device_errors
-from roofline.report import html, saved
+from roofline.report import html
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
 
@@ -96,11 +96,14 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json |= saved.without_rows(run)
+        machine = dict(run.metadata["machine"])
+        machine.pop("empty_call_s", None)  # measured: by that no two runs would be of the same machine
+        missing = list(map(vars, run.missing))
+        output_json |= {"machine_info": machine, "not_measured": missing, "ceilings": run.ceilings}
         if run.void:
             output_json["benchmarks"] = []
         text = json.dumps(output_json, indent=4, default=str)
-        (self._state.folder / saved.NAME).write_text(text, encoding="utf-8")
+        (self._state.folder / "benchmark.json").write_text(text, encoding="utf-8")
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
