@@ -69,7 +69,7 @@ class Narrator:
             if html.LACKING:
                 self._state.problems.append(html.LACKING)
         except Exception as error:  # whatever it was, the journal and the JSON are safe
-            reason = f"{type(error).__name__}: {error}"
+            reason = device_errors.reason(error)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 

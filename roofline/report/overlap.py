@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURES = ("network_roofline", "overlap", "timeline")
+BEST_ARM = Field("contender", "the arm that hides the most", header="best arm")
 ABOVE_IDEAL = Field("above_ideal", "the time above the ideal, as a share of it", "1", "above it", "growth")
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
     """The section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
-    made = section(TABLES["best_arms"], best, balances(best))
-    table = made.table.rename(columns={FIELDS["contender"].header: "best arm"})
-    return made._replace(table=table, figures=FIGURES[:1])
+    made = section(TABLES["best_arms"], best, balances(best), FIELDS | {"contender": BEST_ARM})
+    return made._replace(figures=FIGURES[:1])
 
 
 def by_gather(frame: DataFrame) -> DataFrame:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import fields_of, operations_of, shown
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
+from roofline.host.device_errors import reason
 from roofline.operations.base import OPERATIONS
 from roofline.operations.contenders import loaded
 from roofline.report import html, overlap, plots, tables, throughput
@@ -35,7 +35,6 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""
     import matplotlib
 
-    folder = Path(folder)
     run = run or load(folder)
     cases = frame(run)
     drawn, pictures = [], {}
@@ -71,9 +70,7 @@ def _drawn(op: str, name: str, place: str, run: Run) -> Any:
     try:
         return loaded(place)(run)
     except Exception as error:
-        *_, frame_of_error = extract_tb(error.__traceback__)
-        where = f"{Path(frame_of_error.filename).name}:{frame_of_error.lineno}"
-        run.notes.append(f"The figure {name} of {op} could not be drawn: {type(error).__name__}: {error} ({where}).")
+        run.notes.append(f"The figure {name} of {op} could not be drawn: {reason(error)}.")
         return None
 
 
