@@ -57,8 +57,7 @@ def _figures(run: Run, cases: DataFrame) -> Iterator[tuple[str, Any]]:
     """(name, figure, or None where there is nothing to draw) of the suite's figures, and of those of operations."""
     for name, draw in plots.FIGURES.items():
         yield name, draw(cases)
-    for name, draw in plots.OF_RUN.items():
-        yield name, draw(run)
+    yield "timeline", plots.timeline(run)
     for op in operations_of(run):
         for name, place in shown(run, op).figures.items():
             if place:
