@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 
 from roofline.store.stats import is_known
 from roofline.theory.wires import HOW
@@ -93,9 +94,9 @@ def mean_text(value: float, low: float, high: float) -> str:
     return small_text(value) if math.isnan(low) else interval_text(value, low, high)
 
 
-def ratio_text(value: float, low: float, high: float) -> str:
+def ratio_text(value: float, low: float, high: float, text=interval_text) -> str:
     """A ratio to the baseline with its interval. The baseline itself is `1 (baseline)`."""
-    return "1 (baseline)" if value == 1 else interval_text(value, low, high)
+    return "1 (baseline)" if value == 1 else text(value, low, high)
 
 
 def bytes_text(count: int) -> str:
@@ -145,5 +146,6 @@ WITH_ENDS: dict[str, Callable] = {
     "mean": mean_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
+    "ratio_mean": partial(ratio_text, text=mean_text),
 }
 """Likewise what writes a value with the ends of its interval."""
