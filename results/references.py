@@ -27,7 +27,7 @@ from roofline.analysis.verdicts import FASTER, SLOWER
 from roofline.operations.shown import Field
 from roofline.report import tables
 from roofline.report.format import rate_text
-from roofline.report.write import markdown, sections, write
+from roofline.report.write import markdown, write
 from roofline.store import journal
 from roofline.store.conditions import differences, slug
 from roofline.store.run import Run
@@ -155,7 +155,7 @@ def renew_report(folder: Path, draws: bool) -> None:
                 shrink(path)
             else:
                 path.unlink()
-    text = markdown(run, sections(run, frame(run), pictures))
+    text = markdown(run, frame(run), pictures)
     (folder / "report.md").write_text(text, encoding="utf-8")
 
 

@@ -98,7 +98,7 @@ class Pair:
         """The values of a field in all runs' records."""
         return [record.get(field) for _, record in chain(*self.sides)]
 
-    def means(self, field: str) -> list[float | None]:
+    def means(self, field: str) -> list[Any]:
         """The geometric mean of a field on each side; None where a run lacks it."""
         means = []
         for side in self.sides:
@@ -128,7 +128,7 @@ class Pair:
     def row(self, change: Change) -> CaseChange:
         notes = []
         base, new = self.wires
-        if base and new and not self.on_one_wire:
+        if not self.on_one_wire:
             notes.append(f"wire {base / 1e9:.3g} and {new / 1e9:.3g} GB/s")
         moved = self.speed("baseline_time_s")
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):

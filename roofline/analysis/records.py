@@ -25,8 +25,6 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 TENSOR_PIPES = 4
 """An SM has one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
-WAITS_SINCE = 5
-"""The method that notes, with a CPU's sample, for how long threads waited for a core."""
 
 
 @once
@@ -115,10 +113,8 @@ def _time_fields(case: MeasuredCase) -> dict:
 
 
 def _waiting_share(case: MeasuredCase) -> float | None:
-    """The fraction of samples in which threads waited for a core. None of a GPU, and of runs that did not note
-    it."""
-    metadata = case.run.metadata
-    if metadata["machine"]["source"] != "cpu" or metadata["method_version"] < WAITS_SINCE:
+    """The fraction of samples in which threads waited for a core; None of a GPU."""
+    if case.run.metadata["machine"]["source"] != "cpu":
         return None
     waits = case.shape.values(case.contender, "waited_s")
     return len(waits.keys() & case.times_s.keys()) / len(case.times_s)

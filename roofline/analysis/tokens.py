@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = GROUPS["tokens"]
 NUMPY = "numpy"
 """A library, which runs before method 6 do not say."""
-GUESSES = {"quack_tuned": "quack"}
-"""A library by its tuner -> by its guess, which counts where the other did not run: ours have tuned entries, too."""
+TUNED, GUESS = "quack_tuned", "quack"
+"""A library by its tuner, and by its guess, which counts where the other did not run: ours have tuned entries, too."""
 
 
 def compared(frame: DataFrame) -> DataFrame:
@@ -59,9 +59,11 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     libraries = {NUMPY, *cases["baseline"]}
     libraries |= {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
     times_s = cases.pivot(index="shape", columns="contender", values="time_s")
-    ours = times_s.drop(columns=libraries, errors="ignore").dropna(how="all")
-    others = times_s.loc[ours.index, times_s.columns.isin(libraries)].dropna(axis="columns")
-    others = others.drop(columns=[guess for tuned, guess in GUESSES.items() if tuned in others], errors="ignore")
+    is_library = times_s.columns.isin(libraries)
+    ours = times_s.loc[:, ~is_library].dropna(how="all")
+    others = times_s.loc[ours.index, is_library].dropna(axis="columns")
+    if TUNED in others:
+        others = others.drop(columns=GUESS, errors="ignore")
     if ours.empty or others.empty:
         return None
     ratios = []

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import closing, nullcontext
 from functools import partial
 from io import StringIO
@@ -62,7 +63,7 @@ def run(options: Namespace) -> int:
         raise ValueError("ncu is not on PATH: install Nsight Compute, or add its folder, as /usr/local/cuda/bin")
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, lines = launch(tool, folder, [*cases])
+        printed, lines = launch(tool, folder, cases)
         counted = counts(printed, lines)
         copied = check_copy(counted, printed)
         failures = {line["failed"]: line["reason"] for line in lines if "failed" in line}
@@ -117,7 +118,7 @@ def by_default(run: Run) -> list[str]:
     return cases
 
 
-def launch(tool: str, folder: Path, cases: list[str]) -> tuple[str, list[dict]]:
+def launch(tool: str, folder: Path, cases: Iterable[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     log = folder.resolve() / LOG
     log.write_text("")

@@ -12,7 +12,7 @@ import pytest
 from roofline.analysis.records import records_of
 from roofline.host import device_errors
 from roofline.operations.options import options_of, way_on
-from roofline.report import html, saved
+from roofline.report import html
 from roofline.report.write import terminal, write
 from roofline.store import journal
 
@@ -71,7 +71,7 @@ class Narrator:
             if html.LACKING:
                 self._state.problems.append(html.LACKING)
         except Exception as error:  # whatever it was, the journal and the JSON are safe
-            reason = f"{type(error).__name__}: {error}"
+            reason = device_errors.reason(error)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 
@@ -108,11 +108,14 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json |= saved.without_rows(run)
+        machine = dict(run.metadata["machine"])
+        machine.pop("empty_call_s", None)  # measured: by that no two runs would be of the same machine
+        missing = list(map(vars, run.missing))
+        output_json |= {"machine_info": machine, "not_measured": missing, "ceilings": run.ceilings}
         if run.void:
             output_json["benchmarks"] = []
         text = json.dumps(output_json, indent=4, default=str)
-        (self._state.folder / saved.NAME).write_text(text, encoding="utf-8")
+        (self._state.folder / "benchmark.json").write_text(text, encoding="utf-8")
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

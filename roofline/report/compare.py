@@ -11,7 +11,7 @@ from roofline.analysis.comparison import CaseChange, Comparison, compare, named_
 from roofline.analysis.records import frame
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.report import tables
-from roofline.report.format import error_text, hidden_text, interval_text, time_text
+from roofline.report.format import error_text, growth_text, hidden_text, interval_text, time_text
 from roofline.report.plots import speedup, theme
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -116,8 +116,7 @@ def summary(comparison: Comparison) -> list[str]:
     error = f"{100 * ALPHA:g} % that any is false"
     lines.append(f"SLOWER, FASTER: corrected for {tests} tests (Holm, {error}); intervals are not")
     if comparison.baseline_speed:
-        moved = f"{100 * (comparison.baseline_speed - 1):+.1f} %"
-        lines.append(f"the baseline's own speed moved by {moved} between the runs")
+        lines.append(f"the baseline's own speed moved by {growth_text(comparison.baseline_speed - 1)} between the runs")
     for name, (of_base, of_new) in comparison.differences.items():
         lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
     return lines + tables.by_reason(comparison.missing)

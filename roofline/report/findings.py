@@ -44,6 +44,8 @@ CHANCE = 0.01
 QUICK = "few shapes and few rounds: a first look, nothing to rest on"
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
+RATIO = ["ratio_to_baseline", "ratio_low", "ratio_high"]
+GAIN = ["gain_all_cores", "gain_all_cores_low", "gain_all_cores_high"]
 WORDS = {"layer": "{}", "tp": "tp {}", "ranks": "P {}", "m": "M {}", "dtype": "{}", "wire": "wire {}"}
 """Field -> how a case is named by it."""
 
@@ -63,11 +65,12 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
     """{rule: what it finds}. A void case has one finding, that it is void, and one of fewer than `LEAST_ROUNDS` that
     it has few; ranks get their threads from torchrun."""
+    options = run.metadata.get("options", {})
     valid_rows = valid(frame)
     judged = valid_rows[valid_rows["rounds"] >= LEAST_ROUNDS]
     return {
         "cut off": cut_off(run, frame),
-        "quick": [QUICK] if run.metadata.get("options", {}).get("quick") else [],
+        "quick": [QUICK] if options.get("quick") else [],
         "failed": _outcomes(run, failed="wrong, crashed or hung"),
         "void": void(frame),
         "one binary": one_binary(frame),
@@ -79,7 +82,7 @@ def rules(run: Run, frame: DataFrame) -> dict[str, Lines]:
         "below own ideal": below_own_ideal(judged),
         "half hidden": half_hidden(judged),
         "launch bound": launch_bound(judged),
-        "undecided": undecided(judged, run.metadata.get("options", {}).get("decide")),
+        "undecided": undecided(judged, options.get("decide")),
         "few rounds": few_rounds(valid_rows),
         "roof drifted": roof_drifted(run),
         "disturbed": _above(judged, "others_share", OTHERS, "other processes took up to {} of the CPU"),
@@ -104,14 +107,14 @@ def void(frame: DataFrame) -> Lines:
 
 def throttled(frame: DataFrame) -> Lines:
     is_steady = frame["steady_throttled"].fillna("").ne("")
-    hot = frame[frame["throttled"].eq(True).fillna(False) | is_steady]
+    hot = frame[frame["throttled"].eq(True) | is_steady]
     longest = hot.sort_values("time_s").tail(1)
     reasons = longest[["throttle_reasons", "steady_throttled"]].fillna("").to_numpy().ravel()
     return _cases(frame, hot["time_s"], f"as by {next(filter(None, reasons), 'unknown')}")
 
 
 def above_the_roof(frame: DataFrame) -> Lines:
-    of_roof = frame["of_roof"][frame["above_roof"].eq(True).fillna(False)]
+    of_roof = frame["of_roof"][frame["above_roof"].eq(True)]
     return _cases(frame, of_roof, f"up to {percent_text(of_roof.max())}")
 
 
@@ -205,8 +208,12 @@ def case_words(row: Series) -> str:
     if row["layer"] == SHAPE:
         values["layer"] = shape_text(row)
         values["tp"] = None
-    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
-    return f"{row['contender']} on {', '.join(words)}"
+    return f"{row['contender']} on {in_words(values)}"
+
+
+def in_words(values: Series) -> str:
+    """What a case is called by, of fields of `WORDS`."""
+    return ", ".join(WORDS[name].format(value) for name, value in values.dropna().items())
 
 
 def _outcomes(run: Run, **words: str) -> Lines:
@@ -235,15 +242,12 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
     """Where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
     `serial_all_cores` where there is one; one over a fabric of its own has none."""
     rows = overlapping(frame)
-    rows = rows[rows["own_fabric"].ne(True).fillna(True)]
-    rows = rows.assign(
-        baseline=rows["baseline"].mask(rows["gain_all_cores"].notna(), ALL_CORES),
-        ratio_to_baseline=rows["gain_all_cores"].fillna(rows["ratio_to_baseline"]),
-        ratio_low=rows["gain_all_cores_low"].fillna(rows["ratio_low"]),
-        ratio_high=rows["gain_all_cores_high"].fillna(rows["ratio_high"]),
-    )
+    rows = rows[~rows["own_fabric"].isin([True])]
+    ratios = rows[GAIN].set_axis(RATIO, axis=1).fillna(rows[RATIO])
+    baseline = rows["baseline"].mask(rows["gain_all_cores"].notna(), ALL_CORES)
+    rows = rows.assign(baseline=baseline, **ratios)
     for (op, baseline), group in rows.groupby(["op", "baseline"], sort=False):
-        is_rival = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
+        is_rival = ~group["rival"].isin([False]) & group["contender"].ne(baseline)
         rivals = group[is_rival & group["ratio_to_baseline"].notna()]
         nearest_end = rivals["ratio_low"] if sign > 0 else rivals["ratio_high"]
         matches = rivals[sign * (nearest_end - 1) > MARGIN]
@@ -253,7 +257,7 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
 
 
 def _ratio_text(row: Series) -> str:
-    return interval_text(*row[["ratio_to_baseline", "ratio_low", "ratio_high"]])
+    return interval_text(*row[RATIO])
 
 
 def _chance_of_missing(least: int, intervals: int) -> float:

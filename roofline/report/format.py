@@ -27,9 +27,9 @@ def rate_text(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
-def flops_text(flops: float) -> str:
-    """FLOP/s with a unit: `612 TFLOP/s`, `99.0 GFLOP/s`."""
-    return f"{rate_text(flops / 1e12)} TFLOP/s" if flops >= 1e12 else f"{rate_text(flops / 1e9)} GFLOP/s"
+def flops_text(tflops: float) -> str:
+    """TFLOP/s with a unit: `612 TFLOP/s`, `99.0 GFLOP/s`."""
+    return f"{rate_text(tflops)} TFLOP/s" if tflops >= 1 else f"{rate_text(1000 * tflops)} GFLOP/s"
 
 
 def percent_text(fraction: float) -> str:
@@ -128,7 +128,7 @@ FORMATS: dict[str, Callable] = {
     "": str,
     "time": time_text,
     "rate": rate_text,
-    "flops": lambda tflops: flops_text(1e12 * tflops),
+    "flops": flops_text,
     "percent": percent_text,
     "growth": growth_text,
     "roof": roof_text,

@@ -35,9 +35,9 @@ def folded(body: str) -> str:
     """Fold all findings but the worst, so that a figure is near."""
     start, heading, rest = body.partition("<h2>Findings</h2>\n<ul>\n")
     findings, end, rest = rest.partition("</ul>\n")
-    worst = findings.splitlines(keepends=True)
-    more = worst[MOST_FINDINGS:]
-    if more:
-        more = [f"</ul>\n<details><summary>{len(more)} more</summary>\n<ul>\n", *more, "</ul>\n</details>\n"]
-        end = ""
-    return "".join([start, heading, *worst[:MOST_FINDINGS], *more, end, rest])
+    items = findings.splitlines(keepends=True)
+    more = len(items) - MOST_FINDINGS
+    if more > 0:
+        items.insert(MOST_FINDINGS, f"</ul>\n<details><summary>{more} more</summary>\n<ul>\n")
+        end += "</details>\n"
+    return "".join([start, heading, *items, end, rest])

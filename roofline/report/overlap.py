@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.gathering import exercise_wire, scaling
-from roofline.report.format import growth_text
+from roofline.operations.shown import Field
 from roofline.report.tables import TABLES, Section, section
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURES = ("network_roofline", "overlap", "timeline")
+BEST_ARM = Field("contender", "the arm that hides the most", header="best arm")
+ABOVE_IDEAL = Field("above_ideal", "the time above the ideal, as a share of it", "1", "above it", "growth")
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
     """The section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
-    made = section(TABLES["best_arms"], best, balances(best))
-    table = made.table.rename(columns={FIELDS["contender"].header: "best arm"})
-    return made._replace(table=table, figures=FIGURES[:1])
+    made = section(TABLES["best_arms"], best, balances(best), FIELDS | {"contender": BEST_ARM})
+    return made._replace(figures=FIGURES[:1])
 
 
 def by_gather(frame: DataFrame) -> DataFrame:
@@ -74,8 +75,7 @@ def summary(frame: DataFrame) -> list[str]:
 def _costs(op: str, rows: DataFrame) -> str:
     """The cost of waiting, and that of kernel and link to one another, where the kernel was preset."""
     has_table = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
-    rows = rows.assign(has_table=has_table).sort_values("has_table", kind="stable")
-    shapes = rows.drop_duplicates("shape", keep="last")
+    shapes = rows.loc[has_table.sort_values(kind="stable").index].drop_duplicates("shape", keep="last")
     preset = shapes["preset_slowdown"].median()
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
     slowdowns = shapes["gemm_slowdown"].dropna()
@@ -97,8 +97,5 @@ def splits(frame: DataFrame) -> Section:
         parts = [f"{diagnosis} in {count}" for (_, _, diagnosis), count in of_arm.items()]
         lines.append(f"{op}, {arm}: {', '.join(parts)}")
     shares = rows[[*LOST]].div(rows["time_s"], axis=0)
-    made = section(TABLES["splits"], rows.assign(**shares), lines)
-    if made.has_table:
-        above = 1 - rows["ideal_s"] / rows["time_s"]
-        made.table.insert(made.table.columns.get_loc("ideal") + 1, "above it", above.map(growth_text))
-    return made
+    shares["above_ideal"] = 1 - rows["ideal_s"] / rows["time_s"]
+    return section(TABLES["splits"], rows.assign(**shares), lines, FIELDS | {"above_ideal": ABOVE_IDEAL})

@@ -35,20 +35,18 @@ class Section(NamedTuple):
     title: str
     about: str = ""
     figures: Sequence[str] = ()
-    table: Any = None
+    table: Any = ()
     lines: Sequence[str] = ()
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""
 
     @property
     def has_table(self) -> bool:
-        return self.table is not None and len(self.table) > 0
+        return len(self.table) > 0
 
     def explained(self) -> Section:
         """The section with a line that says what a mark in its table means, if there is one."""
-        if self.table is None:
-            return self
-        is_marked = any(cell.endswith(ABOVE_ALL) for cell in self.table.to_numpy().ravel())
+        is_marked = self.has_table and any(cell.endswith(ABOVE_ALL) for cell in self.table.to_numpy().ravel())
         return self._replace(lines=[*self.lines, ABOVE]) if is_marked else self
 
 

@@ -11,7 +11,6 @@ from pandas import DataFrame, concat
 from roofline.report.format import time_text
 from roofline.report.plots import theme
 from roofline.report.tables import markdown
-from roofline.theory.simulator import hidden_fraction
 
 PATTERNS = {
     "computing": "kernel (?!.*nccl)|cpu_op aten::",
@@ -87,8 +86,7 @@ def hidden(*traces) -> HiddenTime:
     fraction = None
     sentence = f"{traces[0]} has no computing or no communication: of a GPU it has none without ProfilerActivity.CUDA."
     if shorter_s := min(total.computing_s, total.communication_s):
-        either_s = total.computing_s + total.communication_s - total.both_s
-        fraction = hidden_fraction(total.computing_s, total.communication_s, either_s)
+        fraction = total.both_s / shorter_s
         sentence = (
             f"hidden {fraction:.2f}: both went on at once for {time_text(total.both_s)}, the shorter of computing and "
             f"communication for {time_text(shorter_s)}.\nWaiting for other ranks counts as communication, in NCCL's "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import fields_of, operations_of, shown
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
+from roofline.host.device_errors import reason
 from roofline.operations.base import OPERATIONS
 from roofline.operations.contenders import loaded
 from roofline.report import html, overlap, plots, tables, throughput
@@ -35,18 +35,15 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""
     import matplotlib
 
-    folder = Path(folder)
     run = run or load(folder)
-    cases = frame(run).copy(deep=False)
+    cases = frame(run)
     drawn, pictures = [], {}
     with matplotlib.rc_context():
         for name, figure in _figures(run, cases):
             if figure is not None:
                 drawn += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
-    cases.attrs = {}  # which each selection of rows would copy
-    whole = sections(run, cases, pictures)
-    text = markdown(run, whole)
+    text = markdown(run, cases, pictures)
     report, page = folder / "report.md", folder / "report.html"
     report.write_text(text, encoding="utf-8")
     if html.LACKING:
@@ -60,8 +57,7 @@ def _figures(run: Run, cases: DataFrame) -> Iterator[tuple[str, Any]]:
     """(name, figure, or None where there is nothing to draw) of the suite's figures, and of those of operations."""
     for name, draw in plots.FIGURES.items():
         yield name, draw(cases)
-    for name, draw in plots.OF_RUN.items():
-        yield name, draw(run)
+    yield "timeline", plots.timeline(run)
     for op in operations_of(run):
         for name, place in shown(run, op).figures.items():
             if place:
@@ -73,30 +69,22 @@ def _drawn(op: str, name: str, place: str, run: Run) -> Any:
     try:
         return loaded(place)(run)
     except Exception as error:
-        *_, frame_of_error = extract_tb(error.__traceback__)
-        where = f"{Path(frame_of_error.filename).name}:{frame_of_error.lineno}"
-        run.notes.append(f"The figure {name} of {op} could not be drawn: {type(error).__name__}: {error} ({where}).")
+        run.notes.append(f"The figure {name} of {op} could not be drawn: {reason(error)}.")
         return None
 
 
-def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
-    """The sections of the whole report. They name the figures that are in `pictures`."""
-    whole = []
+def sections(run: Run, cases: DataFrame) -> list[Section]:
+    """The sections of the whole report."""
     first = Section("Findings", throughput.first_line(run, cases), lines=findings(run, cases))
-    for section in (first, *body(run, cases), *_end(run)):
-        figures = [name for name in section.figures if name in pictures]
-        whole.append(section._replace(figures=figures).explained())
-    return whole
+    return [first, *body(run, cases), *_end(run)]
 
 
 def body(run: Run, cases: DataFrame) -> list[Section]:
     """The sections of the tables: a brief one of each analysis, their summary, all cases, and the further tables that
     have rows."""
     brief, summary, whole = [], [], []
-    for name, analysis in ANALYSES.items():
-        rows = cases[cases["analysis"] == name]
-        if not len(rows):
-            continue
+    for name, rows in cases.groupby("analysis"):
+        analysis = ANALYSES[name]
         by_fastest = analysis.brief(run, rows)
         brief.append(by_fastest)
         summary += analysis.summary(rows)
@@ -190,14 +178,16 @@ def terminal(run: Run) -> list[str]:
     return [*lines, *ceilings(run), *run.notes, *unknown(run), *missing(run)]
 
 
-def markdown(run: Run, sections: Sequence[Section]) -> str:
+def markdown(run: Run, cases: DataFrame, pictures: Collection[str]) -> str:
+    """The report, with those of its figures that are in `pictures`."""
     parts = [f"# {tables.escaped(run.metadata['title'])}", tables.escaped(run.metadata["footer"])]
-    for section in sections:
+    for section in map(Section.explained, sections(run, cases)):
         parts.append(f"## {tables.escaped(section.title)}")
         if section.about:
             parts.append(section.about)
         for name in section.figures:
-            parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
+            if name in pictures:
+                parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
         if section.has_table:
             parts.append(tables.markdown(section.table))
         if section.lines:

@@ -12,7 +12,7 @@ from kernels.gated import bench
 from kernels.gated.kernel import gated, interleaved
 from kernels.gated.operation import FfnGated
 from roofline.analysis.records import records_of
-from roofline.report.write import frame, markdown, sections
+from roofline.report.write import frame, markdown
 from roofline.store import journal
 
 
@@ -117,6 +117,6 @@ def test_sizes_that_no_layer_has_are_refused(tp, m, problem):
 
 def test_a_report_has_them_beside_the_layer(layer_run):
     run = layer_run()
-    text = markdown(run, sections(run, frame(run), []))
+    text = markdown(run, frame(run), [])
     assert "## Gated layers\n\nOf each layer the ratio" in text
     assert "| ffn_gated-1024x4096-tp1-m64-bf16 | fused | 1.333 [1.333, 1.333] | 1.100 [1.100, 1.100] |" in text

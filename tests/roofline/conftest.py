@@ -152,7 +152,7 @@ def undrawn(monkeypatch):
     from roofline.report import plots
 
     monkeypatch.setattr(plots, "FIGURES", {})
-    monkeypatch.setattr(plots, "OF_RUN", {})
+    monkeypatch.setattr(plots, "timeline", lambda run: None)
 
 
 @pytest.fixture(scope="session")

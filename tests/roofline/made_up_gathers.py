@@ -104,9 +104,11 @@ class Drawn:
 
     def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
-        cases, draws = frame(self.run), plots.FIGURES | plots.OF_RUN
-        figures = {name: draws[name](self.run if name in plots.OF_RUN else cases) for name in only or NAMES}
-        self.figures = {name: figure for name, figure in figures.items() if figure is not None}
+        self.figures = {}
+        for name in only or NAMES:
+            figure = getattr(plots, name)(self.run if name == "timeline" else frame(self.run))
+            if figure is not None:
+                self.figures[name] = figure
         self.texts = {
             name: [line.strip() for text in figure.findobj(Text) for line in text.get_text().split("\n") if line]
             for name, figure in self.figures.items()

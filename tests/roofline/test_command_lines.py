@@ -178,8 +178,7 @@ COMMANDS = """
 from roofline.report import plots
 from roofline.commands.cli import main
 
-for figures in (plots.FIGURES, plots.OF_RUN):
-    figures |= dict.fromkeys(figures, lambda about: None)
+plots.FIGURES, plots.timeline = {}, lambda run: None
 for words in (["--version"], ["account"], ["csv", run], ["compare", run, run], ["report", run], ["counters", run],
               ["csv", run + "/nothing"], ["report", run + "/nothing"], ["nonsense"]):
     try:

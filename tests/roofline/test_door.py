@@ -16,7 +16,7 @@ from roofline.analysis.records import frame
 from roofline.operations import OPERATIONS, SUITE, Field, Table
 from roofline.operations.shown import Shown
 from roofline.report import write
-from roofline.report.write import markdown, sections
+from roofline.report.write import markdown
 from roofline.store.lines import as_read
 
 CODE = {".py", ".toml", ".html"}
@@ -58,14 +58,14 @@ def test_what_a_journal_says_of_an_operation_is_shown_and_what_is_left_out_is_to
     run = loaded(lines_of_unknown(shown=as_read({"fused": SHOWN.plain})))
     cases = frame(run)
     assert [*cases][-4:] == ["rows_kept", "gain", "gain_low", "gain_high"]
-    text = markdown(run, sections(run, cases, []))
+    text = markdown(run, cases, [])
     assert "## What stays\n\n*Rows* [a]\\(b).\n\n| shape | contender | rows |\n" in text
     assert LEFT_OUT in text
 
 
 def test_a_journal_that_says_nothing_of_its_operation_is_shown_with_what_every_record_has(loaded):
     run = loaded(lines_of_unknown())
-    text = markdown(run, sections(run, frame(run), []))
+    text = markdown(run, frame(run), [])
     assert "| tiled |" in text
     assert LEFT_OUT in text
     assert "rows_kept" not in frame(run)

@@ -251,11 +251,12 @@ SHARES = [  # ceilings, lines of shapes, whether a share is marked
 @pytest.mark.parametrize(("roofs", "shapes", "is_marked"), SHARES)
 def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shapes, is_marked):
     run = loaded(run_of(*roofs, *shapes))
-    shown, whole = terminal(run), sections(run, frame(run), ())
+    shown = terminal(run)
+    whole = [section.explained() for section in sections(run, frame(run))]
     marked = [line for line in shown if "%" in line and line.endswith(" !")]
     assert (bool(marked), shown.count(ABOVE)) == (is_marked, int(is_marked))
     for section in whole:
-        cells = [] if section.table is None else section.table.to_numpy().ravel()
+        cells = section.table.to_numpy().ravel() if section.has_table else []
         assert (ABOVE in section.lines) == any(cell.endswith(" !") for cell in cells)
     assert any(ABOVE in section.lines for section in whole) == is_marked
 

@@ -25,7 +25,7 @@ from roofline.analysis.records import frame, records_of
 from roofline.operations import OPERATIONS, SUITE
 from roofline.report import plots
 from roofline.report.format import FORMATS, WITH_ENDS
-from roofline.report.write import markdown, sections, write
+from roofline.report.write import markdown, write
 from roofline.store import journal
 from roofline.theory import floor
 from roofline.theory.chips import chip_of_device
@@ -53,7 +53,7 @@ def load_committed(name):
 def test_report_of_a_committed_run_is_made_of_its_samples_again(name):
     """To the letter: what differs is what has changed."""
     run, folder = load_committed(name), REFERENCE / name
-    text = markdown(run, sections(run, frame(run), [path.stem for path in folder.glob("*.png")]))
+    text = markdown(run, frame(run), [path.stem for path in folder.glob("*.png")])
     assert text.splitlines() == (folder / "report.md").read_text().splitlines()
     assert references.private(folder) == []
 

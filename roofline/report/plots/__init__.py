@@ -1,4 +1,4 @@
-"""The figures of a report: functions from `run.frame()` to a matplotlib figure, for notebooks too; `OF_RUN` are of the
+"""The figures of a report: functions from `run.frame()` to a matplotlib figure, for notebooks too; `timeline` is of the
 run itself. Each is None where there is nothing to draw."""
 
 from roofline.report.plots.memory_roofline import memory_roofline
@@ -13,7 +13,4 @@ FIGURES = {
     "network_roofline": network_roofline,
     "overlap": overlap,
 }
-OF_RUN = {
-    "timeline": timeline,
-}
-__all__ = [*FIGURES, *OF_RUN]
+__all__ = [*FIGURES, "timeline"]

@@ -1,7 +1,7 @@
 """The common parts of gathering operations' figures, which have a panel for each operation: columns derived from a
 frame, looks of arms, words for a shape and its link."""
 
-from roofline.report.findings import WORDS
+from roofline.report.findings import WORDS, in_words
 from roofline.report.format import rate_text
 from roofline.report.plots import theme
 from roofline.report.tables import named
@@ -41,16 +41,11 @@ def prepared(frame):
 def _names(fields):
     """In words, the `fields` of each shape that are not as in most: `tp 26`, `M 172`, `P 4, wire ridge`; or where all
     are, that of which there are most."""
-    usual = fields.mode().iloc[0]
-    first = fields.nunique().idxmax()
-
-    def name(row) -> str:
-        row = row.dropna()
-        unusual = row[row != usual[row.index]]
-        shown = row[[first]] if unusual.empty else unusual
-        return ", ".join(WORDS[field].format(value) for field, value in shown.items())
-
-    return fields.apply(name, axis=1)
+    unusual = fields.where(fields.ne(fields.mode().iloc[0]))
+    is_usual = unusual.isna().all(axis=1)
+    most = fields.nunique().idxmax()
+    unusual.loc[is_usual, most] = fields[most]
+    return unusual.apply(in_words, axis=1)
 
 
 def panels(cases, finding: str, heights_in, **shared) -> tuple:

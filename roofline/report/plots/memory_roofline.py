@@ -29,14 +29,14 @@ def memory_roofline(frame):
         return None
     weights = cases.apply(shape_text, axis=1)  # a layer at its tp, or the shape of a file
     cases = cases.assign(weights=MANY if weights.nunique() > len(MARKERS) else weights)
-    dtypes = cases["dtype"].unique()
-    figure = theme.new(12.5, 5.8 * len(dtypes) + 0.6, frame, finding(cases))
+    of_dtypes = cases.groupby("dtype", sort=False)
+    figure = theme.new(12.5, 5.8 * len(of_dtypes) + 0.6, frame, finding(cases))
     looks = {
         "palette": theme.colours(cases["contender"].unique()),
         "markers": dict(zip(cases["weights"].unique(), MARKERS, strict=False)),
     }
-    for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
-        rows = cases[cases["dtype"] == dtype]
+    every_axes = figure.subplots(len(of_dtypes), squeeze=False)[:, 0]
+    for axes, (dtype, rows) in zip(every_axes, of_dtypes, strict=True):
         for name in ROOFS:
             if roof := frame.attrs.get(name, {}).get(dtype):
                 _roof(axes, rows, name, roof)
@@ -46,7 +46,7 @@ def memory_roofline(frame):
 
 def finding(cases) -> str:
     """How fast the contender of the best geometric mean is beside the baseline."""
-    rivals = compared(cases[cases["rival"].eq(True).fillna(False)])
+    rivals = compared(cases[cases["rival"].eq(True)])
     if rivals.empty:
         return f"FLOP/s of {cases['contender'].iloc[0]}"
     means = rivals.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
@@ -58,7 +58,7 @@ def _roof(axes, rows, name: str, roof: Roof) -> None:
     """A roof over all points and around its ridge, and fractions of the measured one."""
     xs = sorted([*rows["device_intensity"], roof.ridge / 8, roof.ridge, 2 * roof.ridge])
     ys = [roof.at(x) / 1e12 for x in xs]
-    rates = f"{flops_text(roof.flops)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
+    rates = f"{flops_text(roof.flops / 1e12)}, {rate_text(roof.read_bytes_per_s / 1e9)} GB/s"
     axes.plot(xs, ys, label=f"{name}: {rates}, ridge at {rate_text(roof.ridge)}", **ROOFS[name])
     if name == "measured":
         look = {"color": GREY, "lw": 0.7, "alpha": 0.7, "zorder": 1}
@@ -80,7 +80,7 @@ def _points(axes, rows, looks: dict) -> None:
     theme.name_points(axes, of_tokens.assign(name="M " + of_tokens["m"].astype("string")), **at, side="top")
     theme.plain_numbers(axes)
     axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="")
-    axes.yaxis.set_major_formatter(lambda tflops, place: flops_text(1e12 * tflops))
+    axes.yaxis.set_major_formatter(lambda tflops, place: flops_text(tflops))
     title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
     if hot := rows["throttled"].eq(True).sum():
         title += f"; throttled in {hot} of {len(rows)}"

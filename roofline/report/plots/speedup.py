@@ -39,13 +39,13 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
     figure = theme.new(3.7 * columns, 3.6 * lines + 2.2, frame, finding(rows[rows["run"] == 0]))
     ratios = {"height_ratios": [5, 2] * lines}
     grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
+    places = grid.reshape(lines, 2, columns).swapaxes(1, 2).reshape(-1, 2)
     looks = theme.looks(rows["contender"].unique())
-    for number, panel in enumerate(panels):
-        line, column = divmod(number, columns)
-        above, below = grid[2 * line][column], grid[2 * line + 1][column]
-        _draw(above, below, panel, looks, [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs])
-    for axes in grid.flat[2 * columns * (lines - 1) :]:
-        axes.set_visible(bool(axes.lines))
+    machines = [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs]
+    for panel, (above, below) in zip(panels, places, strict=False):
+        _draw(above, below, panel, looks, machines)
+    for axes in places[len(panels) :].flat:
+        axes.set_visible(False)
     theme.legend(figure, columns=3)
     return figure
 
@@ -67,7 +67,7 @@ def _panel(row) -> str:
 
 def finding(rows: DataFrame) -> str:
     """On how many shapes the fastest beside the baseline beats it, and where it does worst."""
-    rivals = rows[rows["rival"].eq(True).fillna(False)]
+    rivals = rows[rows["rival"].eq(True)]
     best = (rows if rivals.empty else rivals).sort_values("ratio").drop_duplicates("shape", keep="last")
     least = best.iloc[0]
     wins = (best["ratio"] > 1).sum()

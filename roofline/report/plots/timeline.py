@@ -44,12 +44,12 @@ WAITS = "#f2f2f2"
 
 class Block(NamedTuple):
     """The work of a lane for a while. `unit` is the chunk or row block, None for the whole matmul, or what of it needs
-    no transfer."""
+    no transfer. `text` stands on it, or else its unit."""
 
     start_s: float
     end_s: float
     unit: int | None
-    text: str
+    text: str = ""
 
 
 def link_blocks(timeline: dict) -> list[Block]:
@@ -60,7 +60,7 @@ def link_blocks(timeline: dict) -> list[Block]:
     free_s = 0.0
     for unit, piece_ready_s, end_s in zip(units_of(timeline), ready_s, arrivals_s, strict=False):
         start_s = blocks[unit].start_s if unit in blocks else max(free_s, piece_ready_s)
-        blocks[unit] = Block(start_s, end_s, unit, str(unit))
+        blocks[unit] = Block(start_s, end_s, unit)
         free_s = end_s
     return list(blocks.values())
 
@@ -85,8 +85,7 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
             if blocks:
                 start_s = max(start_s, blocks[-1].end_s)
             if count:
-                unit = units[count - 1]
-                blocks.append(Block(start_s, wait_s, unit, str(unit)))
+                blocks.append(Block(start_s, wait_s, units[count - 1]))
             elif not is_by_block(timeline):
                 blocks.append(Block(start_s, wait_s, None, "own"))
         count = next_count
@@ -174,7 +173,8 @@ def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
     narrow_s = LETTER * axes.get_xlim()[1]
     look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
     for block in blocks:
+        text = block.text or str(block.unit)
         width_s = block.end_s - block.start_s
         bar = axes.barh(y, width_s, HEIGHT, left=block.start_s, color=colours[block.unit], **look)
-        if width_s > narrow_s * len(block.text):
-            axes.bar_label(bar, [block.text], label_type="center", fontsize=8, color=DARK, zorder=4)
+        if width_s > narrow_s * len(text):
+            axes.bar_label(bar, [text], label_type="center", fontsize=8, color=DARK, zorder=4)
