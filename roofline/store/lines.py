@@ -85,6 +85,7 @@ class Pass(Line):
     telemetry: dict
     late: dict[str, int]
     processes: int = 1
+    entrants: dict[str, dict] = field(default_factory=dict)
 
 
 @dataclass

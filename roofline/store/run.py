@@ -106,8 +106,8 @@ class Shape:
         """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
         match kind:
             case "pass":
-                for name, value in vars(read).items():
-                    setattr(self, name, value)
+                for name in vars(read).keys() & line.keys():
+                    setattr(self, name, getattr(read, name))
             case "round":
                 if self.rounds and read.index <= self.rounds[-1].index:
                     raise ValueError(
