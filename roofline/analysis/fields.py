@@ -85,7 +85,7 @@ class MeasuredCase:
     @cached_property
     def time(self) -> Any:
         """Its typical time, told beside the baseline's."""
-        return self.shape.estimate(float, self.times_s)
+        return self.shape.time(self.contender)
 
 
 def with_ends(name: str, interval: Interval | None, declared: Mapping[str, Field] = FIELDS) -> dict[str, float]:
