@@ -121,7 +121,7 @@ def test_gathers_go_over_the_balance_by_default():
     gpu, cpu = options("cuda"), options()
     assert (len(gathered(gpu)), gathered(gpu)[0]) == (16, "xxl-up-p8-tp4-m8192-bf16-balance2750")
     assert gathered(gpu)[-3:] == [f"xxl-up-p8-tp{tp}-m8192-bf16-pcie" for tp in (2, 4, 8)]
-    assert gathered(gpu)[6] == "xxl-up-p8-tp16-m8192-bf16-ridge"  # the nearest above: 26 ranks are below it
+    assert gathered(gpu)[6] == "xxl-up-p8-tp16-m8192-bf16-ridge"  # the nearest above: tp 26 is below it
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
         assert {case.work.wire_intensity > balance for case in prefetches(chosen)} == {True, False}
