@@ -163,8 +163,7 @@ class Gathering(Matmul):
 
     @property
     def work(self) -> Work:
-        work = super().work
-        return Work(work.flop, work.device_bytes, self.gathered_bytes * (self.ranks - 1) // self.ranks)
+        return replace(super().work, wire_bytes=self.gathered_bytes * (self.ranks - 1) // self.ranks)
 
 
 def cases_of(case: type[Gathering], options) -> list:

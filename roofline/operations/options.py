@@ -140,8 +140,7 @@ def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
     for name, option in OPTIONS.items():
-        help = option.help.replace("%", "%%")  # a bare % would be filled in
-        group.addoption(FLAGS[name], help=help, **option.settings)
+        group.addoption(FLAGS[name], help=option.help, **option.settings)
 
 
 def values_given(get) -> dict[str, Any]:
@@ -161,21 +160,21 @@ def _value(name: str, given) -> Any:
     """The value of the option `name`. A list becomes a tuple without repeats."""
     if given is True:
         return True
+    reader = READERS[OPTIONS[name].reads]
     if isinstance(given, list):
         texts = given
     elif OPTIONS[name].is_list:
         texts = list(filter(None, map(str.strip, given.split(","))))
     else:
-        return read(name, given)
-    items = [read(name, text) for text in texts]
+        return read(name, given, reader)
+    items = [read(name, text, reader) for text in texts]
     if not items:
         raise ValueError(f"{FLAGS[name]} {given!r}: give at least one value")
     return tuple(dict.fromkeys(items))
 
 
-def read(name: str, given, convert: Callable | None = None) -> Any:
-    """Convert the value of the option `name` by its reader, or by `convert`, whose errors then name the option."""
-    convert = convert or READERS[OPTIONS[name].reads]
+def read(name: str, given, convert: Callable) -> Any:
+    """Convert the value of the option `name` by `convert`, whose errors then name the option."""
     try:
         return convert(given)
     except (ValueError, ArgumentTypeError, RuntimeError) as error:  # the last is of a home folder that is not there

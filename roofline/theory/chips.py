@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from roofline.theory.bounds import Roof
 from roofline.theory.data import tables_of
-from roofline.theory.words import nearest
 from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30
@@ -51,7 +50,7 @@ CHIPS = {name: Chip(name, **fields) for name, fields in tables_of(__file__, "chi
 def find(name: str) -> Chip:
     """The chip called `name`. Raises ValueError that lists all if unknown."""
     if name not in CHIPS:
-        raise ValueError(f"unknown chip {name!r}: {nearest(name, CHIPS)}known are {', '.join(CHIPS)}")
+        raise ValueError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
     return CHIPS[name]
 
 

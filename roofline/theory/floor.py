@@ -37,10 +37,6 @@ CPU_FLOP_PER_CYCLE: dict[str, dict[str, int]] = {
 }
 """The most that a core does in a cycle by an instruction set, as /proc/cpuinfo calls it, and dtype."""
 
-NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.toml)"
-NO_CLOCK = "NVML does not tell the highest clock"
-NO_INSTRUCTIONS = "/proc/cpuinfo names no instruction set of those in roofline/theory/floor.py"
-
 
 class Floor(NamedTuple):
     """The least seconds that some work can take, and why."""
@@ -60,10 +56,10 @@ def _of_gpu(work: Work, machine: dict, dtype: str) -> Floor:
     FLOP of fp32 count as TF32's, since sums of its products may be as exact."""
     sheet = machine["datasheet"]
     if not sheet:
-        raise ValueError(NO_DATASHEET)
+        raise ValueError("the chip is in no datasheet of the suite (roofline/theory/chips.toml)")
     clock_mhz = machine.get("max_sm_clock_mhz")
     if not clock_mhz:
-        raise ValueError(NO_CLOCK)
+        raise ValueError("NVML does not tell the highest clock")
     of_sm = sheet.get("flop_per_cycle", {})
     per_cycle = of_sm.get(peak_dtype(dtype), 0)
     if dtype == "fp32":
@@ -79,7 +75,7 @@ def _of_gpu(work: Work, machine: dict, dtype: str) -> Floor:
 def _of_cpu(work: Work, machine: dict, dtype: str) -> Floor:
     per_cycle = {name: CPU_FLOP_PER_CYCLE[name].get(dtype, 0) for name in machine.get("instruction_sets", ())}
     if not per_cycle:
-        raise ValueError(NO_INSTRUCTIONS)
+        raise ValueError("/proc/cpuinfo names no instruction set of those in roofline/theory/floor.py")
     widest = max(per_cycle, key=per_cycle.__getitem__)
     cores = f"{machine['affinity']} core{'s' * (machine['affinity'] != 1)}"
     source = f"{cores} at {CPU_HZ / 1e9:g} GHz, {per_cycle[widest]} a cycle by {widest}"

@@ -121,6 +121,7 @@ def test_gathers_go_over_the_balance_by_default():
     gpu, cpu = options("cuda"), options()
     assert (len(gathered(gpu)), gathered(gpu)[0]) == (16, "xxl-up-p8-tp4-m8192-bf16-balance2750")
     assert gathered(gpu)[-3:] == [f"xxl-up-p8-tp{tp}-m8192-bf16-pcie" for tp in (2, 4, 8)]
+    assert gathered(gpu)[6] == "xxl-up-p8-tp16-m8192-bf16-ridge"  # the nearest above: tp 26 is below it
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
         assert {case.work.wire_intensity > balance for case in prefetches(chosen)} == {True, False}
@@ -132,6 +133,9 @@ def test_cases_go_by_what_was_chosen():
         f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
     ]
     assert {(case.tp, case.m) for case in prefetches(chosen)} == {(8, 16), (8, 2048)}
+    for name in ("ranks", "tp"):
+        with pytest.raises(ValueError, match=f"{name}=3 does not divide"):
+            gathers(options(**{name: "3"}))
     down, odd = options(layers="down"), options(model="5,8")
     assert [gathers(down), prefetches(down), gathers(odd), prefetches(odd), gathers(options(tokens="16"))] == [[]] * 5
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")

@@ -1,6 +1,5 @@
 """Sizes, work, chips and bounds against figures worked out by hand."""
 
-import re
 from dataclasses import asdict
 
 import pytest
@@ -66,13 +65,13 @@ def test_floor_of_a_time_by_hand(machine, dtype, m, least_s):
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
-        (machine_of("H200", datasheet=None), floor.NO_DATASHEET),
-        (machine_of("H200", max_sm_clock_mhz=None), floor.NO_CLOCK),
-        (cpu_of(), floor.NO_INSTRUCTIONS),
+        (machine_of("H200", datasheet=None), "the chip is in no datasheet"),
+        (machine_of("H200", max_sm_clock_mhz=None), "does not tell the highest clock"),
+        (cpu_of(), "names no instruction set"),
     ],
 )
 def test_a_floor_that_nobody_knows_says_why(machine, why):
-    with pytest.raises(ValueError, match=re.escape(why)):
+    with pytest.raises(ValueError, match=why):
         floor.floor(Matmul("xxl", "up", 1, 1, "fp32").work, machine, "fp32")
 
 
