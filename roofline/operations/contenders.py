@@ -19,6 +19,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -204,14 +205,16 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     """
     named: dict[str, str] = {}
     times = Counter(place.rpartition(":")[2] for place in places)
-    uses = Counter([*taken])
     for place in places:
         source, _, word = place.rpartition(":")
         if times[word] > 1 or word in taken:
             stem = Path(source).stem if source.endswith(":") else source.rpartition(".")[2]
             word = re.sub(r"\W", "_", f"{stem}_{word}")
-        uses[word] += 1
-        named[word if uses[word] == 1 else f"{word}_{uses[word]}"] = place
+        numbered = word
+        numbers = count(2)
+        while numbered in named or numbered in taken:
+            numbered = f"{word}_{next(numbers)}"
+        named[numbered] = place
     return named
 
 

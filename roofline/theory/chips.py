@@ -48,10 +48,15 @@ CHIPS = {name: Chip(name, **fields) for name, fields in tables_of(__file__, "chi
 
 
 def find(name: str) -> Chip:
-    """The chip called `name`. Raises ValueError that lists all if unknown."""
-    if name not in CHIPS:
-        raise ValueError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
-    return CHIPS[name]
+    """The chip called `name` (case, spaces and hyphens do not matter). Raises ValueError that lists all if unknown."""
+    for chip in CHIPS.values():
+        if _plain(chip.name) == _plain(name):
+            return chip
+    raise ValueError(f"unknown chip {name!r}: known are {', '.join(CHIPS)}")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(" ", "").replace("-", "")
 
 
 def roof_of(datasheet: dict | None, dtype: str) -> Roof | None:
