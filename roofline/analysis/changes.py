@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, pvariance
 from typing import Any
 
 from roofline.analysis.overlap import unsplit_times_s
@@ -80,10 +80,9 @@ def change(base: Sequence[Change], new: Sequence[Change], of: str = SPEED) -> Ch
     means = []
     spread = 0.0
     for side in (base, new):
-        mean = fmean(run.value for run in side)
-        means.append(mean)
-        for run in side:
-            spread += (run.value - mean) ** 2
+        values = [run.value for run in side]
+        means.append(fmean(values))
+        spread += len(values) * pvariance(values)
     degrees_of_runs = len(runs) - 2
     pooled = (degrees * of_a_run + spread) / (degrees + degrees_of_runs)
     pooled = max(pooled, spread / max(1, degrees_of_runs))

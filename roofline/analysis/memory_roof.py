@@ -38,9 +38,7 @@ def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
 
     @wraps(derive)
     def derived(run: Run) -> Any:
-        if run.end is None:
-            return derive(run)
-        if derive not in run.derived:
+        if run.end is None or derive not in run.derived:
             run.derived[derive] = derive(run)
         return run.derived[derive]
 

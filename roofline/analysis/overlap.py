@@ -59,7 +59,7 @@ class ArmSamples:
         self.link = shape.times_s(link_name)
         self.preset = shape.times_s(next(iter(shape.of_role("preset")), None))
         self.arrival = shape.values(link_name, "last_arrival_s")
-        self.plan = None if self.own_fabric else plan_of(shape, arm)
+        self.plan: Any = None if self.own_fabric else plan_of(shape, arm)
         self.own_name, self.own_gemm = self._own_matmul()
         splitting = _splitting(shape, arm)
         self.ranks_per_launch = splitting.get("ranks_per_launch")
@@ -157,7 +157,6 @@ class ArmSamples:
 
     def hidden_fields(self) -> dict:
         """The part of the shorter of matmul and wire that the arm hid, and the shares of its ideals that it reached."""
-        plan: Any = self.plan
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
         all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
         fields = with_ends("hidden_fraction", hidden)
@@ -165,8 +164,8 @@ class ArmSamples:
         of_ideal = self.estimate(lambda gemm_s, comm_s, time_s: max(gemm_s, comm_s) / time_s, self.gemm)
         fields |= with_ends("of_roof", of_ideal)
         fields["above_roof"] = hidden is not None and hidden.low > 1
-        of_own_ideal = hidden and self.estimate(
-            lambda gemm_s, comm_s, time_s: plan.ideal_s(gemm_s * self.split, comm_s) / time_s, self.gemm
+        of_own_ideal = self.estimate(
+            lambda gemm_s, comm_s, time_s: self.plan.ideal_s(gemm_s * self.split, comm_s) / time_s, self.gemm
         )
         if of_own_ideal:
             fields["of_own_ideal"] = of_own_ideal.value
@@ -211,8 +210,7 @@ class ArmSamples:
         Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured
         it. So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
         """
-        plan: Any = self.plan
-        ideal_s = plan.ideal_s
+        ideal_s = self.plan.ideal_s
         t_gemm_s = fields["t_gemm_s"]
         t_comm_s = fields["t_comm_s"]
         own_gemm_s = None if self.own_gemm is self.gemm else self.typical(self.own_gemm)

@@ -23,7 +23,8 @@ TUNED, GUESS = "quack_tuned", "quack"
 
 def compared(frame: DataFrame) -> DataFrame:
     """The rows that have a ratio, without the baseline's."""
-    return frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
+    others = frame[frame["contender"] != frame["baseline"]]
+    return others.dropna(subset="ratio_to_baseline")
 
 
 def by_tokens(run: Run, frame: DataFrame) -> DataFrame:

@@ -27,8 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument(
         "folders", metavar="RUN", type=Path, nargs="+", help="a folder of results/local or results/reference"
     )
-    help = "that declares operations of yours: its figures are drawn too"
-    command.add_argument("--operations", metavar="FILE", type=Path, action="append", default=[], help=help)
+    command.add_argument(
+        "--operations",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="that declares operations of yours: its figures are drawn too",
+    )
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -40,8 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-    help = "an id, as `roofline csv` prints it (default: 8 of the matmuls)"
-    command.add_argument("cases", metavar="CASE", nargs="*", help=help)
+    command.add_argument(
+        "cases", metavar="CASE", nargs="*", help="an id, as `roofline csv` prints it (default: 8 of the matmuls)"
+    )
     command.set_defaults(run=_by_module)
 
     account.add_command(commands)

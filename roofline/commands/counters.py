@@ -16,7 +16,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import closing, nullcontext
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -154,7 +153,7 @@ def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
     for field, metrics in METRICS.items():
         counted = table.reindex(columns=metrics).apply(pandas.to_numeric, errors="coerce")
         fields[field] = counted.sum(axis=1, skipna=False).mask(is_marker, 0)
-    by_call = pandas.DataFrame(fields).groupby(is_marker.cumsum() - 1).agg(partial(pandas.Series.sum, skipna=False))
+    by_call = pandas.DataFrame(fields).groupby(is_marker.cumsum() - 1).agg(lambda of_call: of_call.sum(skipna=False))
     called = pandas.Series([line["call"] for line in lines if "call" in line])
     by_case = {}
     for case, calls in by_call.groupby(called):

@@ -248,7 +248,7 @@ def _beyond_margin(frame: DataFrame, word: str, sign: int) -> Lines:
     rows = rows.assign(baseline=baseline, **ratios)
     for (op, baseline), group in rows.groupby(["op", "baseline"], sort=False):
         is_rival = ~group["rival"].isin([False]) & group["contender"].ne(baseline)
-        rivals = group[is_rival & group["ratio_to_baseline"].notna()]
+        rivals = group[is_rival].dropna(subset="ratio_to_baseline")
         nearest_end = rivals["ratio_low"] if sign > 0 else rivals["ratio_high"]
         matches = rivals[sign * (nearest_end - 1) > MARGIN]
         if len(matches):

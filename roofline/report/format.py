@@ -118,8 +118,8 @@ def kernels_text(names: str) -> str:
     """
     texts = []
     for name in names.split(" + "):
-        bare = re.sub(r"^void |\(anonymous namespace\)|<unnamed>", "", name)
-        bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
+        bare = re.sub(r"^void |\(anonymous namespace\)|<unnamed>|[<(].*", "", name)
+        bare = bare.strip().rpartition("::")[2] or name
         texts.append(bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}...")
     return " + ".join(texts)
 

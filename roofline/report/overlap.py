@@ -56,8 +56,8 @@ def summary(frame: DataFrame) -> list[str]:
             f"{op}, {arm}: hides {rows['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
             f"reaches {rows['of_own_ideal'].median():.2f} of its own ideal (medians over {len(rows)} cases)"
         )
-    judged = valid(frame)
-    plain = judged[(judged["contender"] == ALL_REDUCE) & judged["ratio_to_baseline"].notna()]
+    rated = valid(frame).dropna(subset="ratio_to_baseline")
+    plain = rated[rated["contender"] == ALL_REDUCE]
     for op, ratios in plain.groupby("op", sort=False)["ratio_to_baseline"]:
         lines.append(
             f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "

@@ -52,7 +52,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
     probes = frame["roof_probe"].dropna().unique()
     if len(probes):
         about += f" *Of roof* is the share of what a probe reached in the same rounds: {escaped(', '.join(probes))}."
-        if frame["roof_probe"][frame["of_roof"].notna()].isna().any():
+        if frame.dropna(subset="of_roof")["roof_probe"].isna().any():
             about += " Where the run's ceiling of the other kind is lower, it is the share of that."
     return Section("Against the baseline", about, FIGURES[:1], table)
 
@@ -101,7 +101,7 @@ def summary(frame: DataFrame) -> list[str]:
     lines = []
     for name, rows in compared(frame).groupby("contender", sort=False):
         ratios = rows["ratio_to_baseline"]
-        large = ratios[rows["m"].ge(1024).fillna(False)]
+        large = ratios[rows["m"].ge(1024)]
         text = f"{name}: {small_text(geometric_mean(ratios))} of {rows['baseline'].iloc[0]}'s speed"
         text += f" in the geometric mean over {len(ratios)} shapes"
         if len(large):
@@ -112,12 +112,11 @@ def summary(frame: DataFrame) -> list[str]:
 
 def decided(run: Run, frame: DataFrame) -> Section:
     """The section of the decisions, with how many there are of each verdict."""
-    rows = frame[frame["verdict"].notna()]
-    counts = rows["verdict"].value_counts()
+    counts = frame["verdict"].value_counts()
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
     margin = f"+-{100 * run.metadata['options']['decide']:g} %"
-    text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
-    return section(TABLES["decided"], rows, [text])
+    text += f" of {counts.sum()} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
+    return section(TABLES["decided"], frame, [text])
 
 
 def slower(run: Run) -> list[str]:
@@ -132,8 +131,7 @@ def slower(run: Run) -> list[str]:
 
 def steady(frame: DataFrame) -> Section:
     """The section of what ran alone in blocks, and what it took of power."""
-    rows = frame[frame["steady_time_s"].notna()]
-    rows = rows.assign(steady_energy_j=1e12 * rows["steady_energy_j"] / rows["flop"])
+    rows = frame.assign(steady_energy_j=1e12 * frame["steady_energy_j"] / frame["flop"])
     lines = []
     for name, of_contender in rows.dropna(subset="steady_energy_j").groupby("contender", sort=False):
         joules = geometric_mean(of_contender["steady_energy_j"])

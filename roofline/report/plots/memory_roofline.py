@@ -74,8 +74,18 @@ def _points(axes, rows, looks: dict) -> None:
     axes.margins(0.08, 0.15)
     at = {"x": "device_intensity", "y": "tflops"}
     axes.errorbar(rows[at["x"]], rows[at["y"]], theme.interval(rows, at["y"]), **theme.BARS)
-    look = {"s": 42, "edgecolor": DARK, "linewidth": 0.6, "zorder": 4}
-    seaborn.scatterplot(rows, **at, hue="contender", style="weights", ax=axes, **looks, **look)
+    seaborn.scatterplot(
+        rows,
+        **at,
+        hue="contender",
+        style="weights",
+        ax=axes,
+        **looks,
+        s=42,
+        edgecolor=DARK,
+        linewidth=0.6,
+        zorder=4,
+    )
     of_tokens = rows.dropna(subset="m")
     theme.name_points(axes, of_tokens.assign(name="M " + of_tokens["m"].astype("string")), **at, side="top")
     theme.plain_numbers(axes)

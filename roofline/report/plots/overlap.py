@@ -67,6 +67,14 @@ def _draw_shape(axes, arms) -> str:
     if len(hiding):
         best = hiding.loc[hiding["hidden_fraction"].idxmax()]
         text = f"{best['contender']} hides {100 * best['hidden_fraction']:.0f} %"
-        look = {"color": best["look"]["color"], "weight": "bold", "fontsize": 9, "va": "center"}
-        axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), **look)
+        axes.text(
+            1.01,
+            y,
+            text,
+            transform=axes.get_yaxis_transform(),
+            color=best["look"]["color"],
+            weight="bold",
+            fontsize=9,
+            va="center",
+        )
     return f"{first['name']}, T_gemm / T_comm {first['ratio']:.2f}"

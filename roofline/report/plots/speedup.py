@@ -37,8 +37,7 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
     figure = theme.new(3.7 * columns, 3.6 * lines + 2.2, frame, finding(rows[rows["run"] == 0]))
-    ratios = {"height_ratios": [5, 2] * lines}
-    grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=ratios)
+    grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", height_ratios=[5, 2] * lines)
     places = grid.reshape(lines, 2, columns).swapaxes(1, 2).reshape(-1, 2)
     looks = theme.looks(rows["contender"].unique())
     machines = [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs]
@@ -55,7 +54,7 @@ def _placed(frame: DataFrame) -> DataFrame:
     rows = compared(frame[frame["analysis"] == "throughput"].dropna(subset="m"))
     rows = rows[rows["contender"] != rows["baseline"] + AGAIN]
     panel = [_panel(row) for _, row in rows.iterrows()]
-    return rows.assign(panel=panel, ratio=rows["ratio_to_baseline"].astype(float))
+    return rows.assign(panel=panel, ratio=rows["ratio_to_baseline"])
 
 
 def _panel(row) -> str:
@@ -83,8 +82,7 @@ def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list
             above.plot([], [], "o-", color=GREY, mfc=fill, label=machine)
     for (run, contender, is_rival), rows in panel.groupby(["run", "contender", "rival"], sort=False):
         rows = rows.sort_values("m")
-        look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run] or looks[contender]["color"]}
-        look["label"] = contender
+        look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run], "label": contender}
         above.errorbar(rows["m"], rows["ratio"], theme.interval(rows, "ratio"), **theme.BARS | theme.POINTS | look)
         below.plot(rows["m"], 100 * rows["of_roof"], **look | {"markersize": 4, "label": ""})
     chosen = panel[panel["contender"].eq(panel["dispatched"])]

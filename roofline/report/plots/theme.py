@@ -46,8 +46,10 @@ def new(width: float, height: float, frame, finding: str):
 
     seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
     figure = Figure(figsize=(width, height), layout="constrained")
-    run = "\n".join(frame.attrs.get(name, "") for name in ("title", "footer"))
-    lines = [line for whole in run.splitlines() for line in wrap(whole, round(LETTERS * width), break_on_hyphens=False)]
+    lines = []
+    for name in ("title", "footer"):
+        for whole in frame.attrs.get(name, "").splitlines():
+            lines += wrap(whole, round(LETTERS * width), break_on_hyphens=False)
     title = figure.suptitle(finding + "\n" * max(len(lines), 2), x=0.01, ha="left", fontsize=13)
     run = "\n".join(lines)
     figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
@@ -75,8 +77,15 @@ def legend(figure, columns: int = 4, title: str = "95 % intervals") -> None:
     for axes in figure.axes:
         for handle in axes.get_legend_handles_labels()[0]:
             handles.setdefault(handle.get_label(), handle)
-    look = {"loc": "outside lower center", "ncols": columns, "fontsize": 9, "frameon": False}
-    figure.legend(handles=[*handles.values()], title=title, title_fontsize=8.5, **look)
+    figure.legend(
+        handles=[*handles.values()],
+        title=title,
+        title_fontsize=8.5,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+    )
 
 
 def name_rows(axes, words: dict[float, str]) -> None:
@@ -110,11 +119,21 @@ def name_points(axes, rows, x: str, y: str, side: str) -> None:
     left, right = np.log(axes.get_xlim())
     rows = rows.assign(place=(PLACES * (np.log(rows[x]) - left) / (right - left)).round())
     edge, points_away = ("min", -7) if side == "top" else ("max", 7)
-    look = {"rotation": 90, "ha": "center", "va": side, "fontsize": 8.5, "bbox": BEHIND_TEXT, "zorder": 1.5}
     for place, at in rows.groupby("place"):
         text = ", ".join(at.sort_values(x)["name"].unique())
         middle = np.exp(left + place / PLACES * (right - left))
-        axes.annotate(text, (middle, at[y].agg(edge)), (0, points_away), textcoords="offset points", **look)
+        axes.annotate(
+            text,
+            (middle, at[y].agg(edge)),
+            (0, points_away),
+            textcoords="offset points",
+            rotation=90,
+            ha="center",
+            va=side,
+            fontsize=8.5,
+            bbox=BEHIND_TEXT,
+            zorder=1.5,
+        )
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:

@@ -171,10 +171,18 @@ def _draw(axes, rows) -> None:
 def _bars(axes, y: float, blocks: list[Block], colours: dict) -> None:
     """Draw the blocks of a lane, with their words where these fit in."""
     narrow_s = LETTER * axes.get_xlim()[1]
-    look = {"edgecolor": "white", "linewidth": 0.6, "zorder": 3}
     for block in blocks:
         text = block.text or str(block.unit)
         width_s = block.end_s - block.start_s
-        bar = axes.barh(y, width_s, HEIGHT, left=block.start_s, color=colours[block.unit], **look)
+        bar = axes.barh(
+            y,
+            width_s,
+            HEIGHT,
+            left=block.start_s,
+            color=colours[block.unit],
+            edgecolor="white",
+            linewidth=0.6,
+            zorder=3,
+        )
         if width_s > narrow_s * len(text):
             axes.bar_label(bar, [text], label_type="center", fontsize=8, color=DARK, zorder=4)
