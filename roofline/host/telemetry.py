@@ -15,7 +15,7 @@ RENEWED_S = 0.2
 AT_MOST = 0.99
 """An SM whose clock NVML reads above this fraction of the highest is not held down, whatever reasons are given. Clocks
 are 15 MHz apart."""
-HIGHEST = {"temperature_c", "other_processes"}
+HIGHEST = {"temperature_c", "other_processes", "throttled"}
 """The highest reading of these stays where there are several passes."""
 
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
@@ -182,8 +182,6 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
         old = before.get(key)
         if old is None or value is None:
             value = old if value is None else value
-        elif isinstance(value, bool):
-            value = old or value
         elif isinstance(value, str):
             value = ", ".join(filter(None, dict.fromkeys([*old.split(", "), *value.split(", ")])))
         elif key in HIGHEST:

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 from roofline import operations
-from roofline.host import device_errors
 from roofline.operations.contenders import FIRST_CALL_S, Contender
 from roofline.store.outcome import SKIPPED, Outcome
 from roofline.worker import clocks
@@ -103,16 +102,3 @@ class Runner:
 
     def instruments(self) -> type | None:
         """The class of the instruments of a `CudaClock`, or None."""
-
-
-def equip(clock, make_instruments) -> str:
-    """Give `clock` its instruments. Where they cannot be made it goes on without: returns a note of that, or ""."""
-    try:
-        clock.instruments = make_instruments and make_instruments()
-        return ""
-    except Exception as error:  # there is no C compiler, or no Python.h
-        return (
-            f"Instruments: none ({device_errors.reason(error)}). Samples wait behind a pre-roll in place of a gate, "
-            "and the SM clock is not read, so nothing is known at equal clock. Triton loads kernels with the help of a "
-            "C compiler and Python's headers: install them (gcc, python3-dev)."
-        )

@@ -39,6 +39,11 @@ from roofline.worker.rounds import UNWATCHED, Mark
 
 Tell = Callable[[Message], None]
 
+NO_INSTRUMENTS = (
+    "No instruments: samples wait behind a pre-roll in place of a gate, and the SM clock is not read, so nothing is "
+    "known at equal clock; Triton loads kernels with a C compiler and Python's headers: install them (gcc, python3-dev)"
+)
+
 
 def run(request: Request, tell: Tell, runners: operations.Runners, mark: Mark = UNWATCHED) -> None:
     """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
@@ -168,8 +173,9 @@ class Worker:
         self.clock = first.clock()
         self.telemetry = telemetry.GpuTelemetry() if self.device == "cuda" else telemetry.CpuTelemetry()
         self.chip = machine.describe(self.device)
-        if lacking := runner.equip(self.clock, first.instruments()):
-            self.note("instruments", lacking)
+        with self.noting("instruments", NO_INSTRUMENTS):
+            if make_instruments := first.instruments():
+                self.clock.instruments = make_instruments()
         if self.telemetry.lacking:
             self.note("telemetry", self.telemetry.lacking)
         with self.clock.while_busy(self.telemetry.read):

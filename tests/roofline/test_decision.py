@@ -106,7 +106,7 @@ def check(case, name, later, check=check):
         if os.environ.get("CUT") == str(os.stat("prepared").st_size):
             os.kill(os.getpid(), signal.SIGINT)
         factor = 2 * math.exp({64: 0.0, 128: 0.05, 256: 0.5}[case.m] * noise.gauss(0, 1))
-        entrant.call = lambda call=entrant.call: factor * float(os.environ.get("TIMES", "1")) * call()
+        entrant.call.run = lambda call=entrant.call.run: factor * float(os.environ.get("TIMES", "1")) * call()
     return entrant
 """
 """Contenders that are equal, but for what the processes of each shape differ by."""

@@ -208,7 +208,7 @@ def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_proje
     outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=NO_COMPILER)
     assert outcome.code == 0, outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}
-    assert "Instruments: none (not supported: Failed to find C compiler" in outcome.text
+    assert "install them (gcc, python3-dev): not supported: Failed to find C compiler" in outcome.text
     assert "No clock and power: NVML is not there." in outcome.text
 
 
