@@ -59,21 +59,18 @@ OUTCOMES = {
 }
 ODD = {"mute", "close", "bytes"}
 """Faults of timed calls alone."""
-COMMON = {
+OF_EACH_KIND = {
     # place and fault of the default tier
-    "prepare SIGKILL",
     "first-numpy crash",
     "numpy hang",
     "numpy SIGKILL",
     "numpy null",
-    "numpy own",
     "numpy mute",
-    "numpy close",
     "numpy bytes",
-    "again-numpy null",
-    "torch null",
     "copy SIGKILL",
 }
+COMMON = OF_EACH_KIND | {"prepare SIGKILL", "numpy own", "numpy close", "again-numpy null", "torch null"}
+"""Those that strike a run of six processes, too."""
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES if place == "numpy" or fault not in ODD]
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
 
@@ -92,7 +89,7 @@ def lacking(place: str, fault: str) -> dict[str, tuple[str, str]]:
 
 
 ROWS = [  # place, fault, processes, whether it is slow
-    *((place, fault, 1, f"{place} {fault}" not in COMMON) for place, fault in STRUCK),
+    *((place, fault, 1, f"{place} {fault}" not in OF_EACH_KIND) for place, fault in STRUCK),
     *((*words.split(), 6, True) for words in sorted(COMMON)),
 ]
 
@@ -160,7 +157,7 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(by_forks):
 
 @pytest.mark.parametrize(
     ("place", "processes"),
-    [("numpy", 1), ("first-numpy", 1), ("torch", 1), pytest.param("numpy", 6, marks=slow)],
+    [("numpy", 1), *(pytest.param(*row, marks=slow) for row in [("first-numpy", 1), ("torch", 1), ("numpy", 6)])],
 )
 def test_one_death_is_no_proof(by_forks, place, processes):
     """Nobody knows who sent it: the one that was at a call is tried again, alone with the baseline."""
@@ -194,7 +191,7 @@ def test_in_plain_pytest_who_changes_the_process_fails_alone(three_shapes):
     assert "1 failed, 1 passed" in run.text
 
 
-@pytest.mark.parametrize("fault", ["fork", "hide"])
+@pytest.mark.parametrize("fault", ["fork", pytest.param("hide", marks=slow)])
 def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes, fault):
     run = three_shapes("-k", "m128", fault=f"numpy 128 {fault}", shares="new")
     assert (run.code, run.reasons) == (0, {})
@@ -290,7 +287,11 @@ def assert_no_share_is_left(run):
 
 @pytest.mark.parametrize(
     ("signals", "code"),
-    [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGKILL,), -9), pytest.param((signal.SIGTERM,), 2, marks=slow)],
+    [
+        ((signal.SIGINT, signal.SIGINT), 130),
+        pytest.param((signal.SIGKILL,), -9, marks=slow),
+        pytest.param((signal.SIGTERM,), 2, marks=slow),
+    ],
     ids=["twice", "killed", "once"],
 )
 def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(by_forks, tmp_path, signals, code):

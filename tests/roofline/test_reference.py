@@ -243,7 +243,11 @@ def test_a_gpus_matmuls_are_a_reference_once_a_second_run_agrees(checkout, capsy
 
 @pytest.mark.parametrize(
     ("shown", "words", "is_drawn"),
-    [("", [], False), ("", ["nvidia-h200-2026-01-02"], True), ("![](results/reference/{}/x.png)", [], True)],
+    [
+        ("", [], False),
+        pytest.param("", ["nvidia-h200-2026-01-02"], True, marks=pytest.mark.slow),
+        ("![](results/reference/{}/x.png)", [], True),
+    ],
 )
 def test_reports_are_renewed_and_pictures_where_readme_or_somebody_asks(checkout, capsys, shown, words, is_drawn):
     root, _ = checkout
