@@ -125,6 +125,8 @@ class ShapePasses:
                     prepared.refuse(name, error)
                 continue
             self.tell_turns(whole=True)
+            if is_last and self.is_first:
+                self._tell_timelines()
             break
         worker.tell_rejected(self.shape, prepared)
         if is_last:
@@ -206,8 +208,6 @@ class ShapePasses:
                 prepared.check_again(name, recheck)
         if not self.is_first:
             return
-        self.tell_turns(whole=False)  # the journal knows the shape before what follows
-        self._tell_timelines()
         if prepared.has_call_costs:
             self._measure_call_costs()
         if worker.device == "cuda" or worker.options.steady:
@@ -236,6 +236,7 @@ class ShapePasses:
         rounds."""
         shape = self.shape
         worker = self.worker
+        self.tell_turns(whole=False)  # the journal knows the shape before its costs
         for name in self.prepared.contenders:
             worker.begin(Step.CALL, shape, name=name)
             call = self.prepared.entrants[name].call
@@ -256,6 +257,7 @@ class ShapePasses:
         names = steady.chosen(prepared, medians_s, worker.options)
         if not names:
             return
+        self.tell_turns(whole=False)  # blocks are of a shape that is known
         for block in steady.blocks(names, seed=self.seed, count=worker.options.steady or steady.BLOCKS):
             name = block["contender"]
             worker.begin(Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
