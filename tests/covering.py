@@ -38,9 +38,10 @@ MODULE = re.compile(r"\b(?:roofline|kernels|collectives|results|tests)(?:\.\w+)+
 
 @cache
 def files() -> tuple[str, ...]:
-    """All that is committed, but for the runs."""
+    """All that is committed and there, but for the runs."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return tuple(name for name in listed.splitlines() if not name.startswith("results/reference/"))
+    names = [name for name in listed.splitlines() if not name.startswith("results/reference/")]
+    return tuple(name for name in names if (ROOT / name).exists())
 
 
 def beginning(places: str | tuple[str, ...]) -> set[str]:

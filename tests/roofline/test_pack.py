@@ -148,6 +148,7 @@ def test_a_pack_is_unpacked_without_what_it_brings():
 def test_a_pack_and_the_checkout_without_reference_runs_travel_in_one_command():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=pack.ROOT, capture_output=True, check=True).stdout
     paths = [pack.ROOT / name.decode() for name in listed.split(b"\0")[:-1]]
-    bytes_ = sum(path.stat().st_size for path in paths if "results/reference/" not in path.as_posix())
+    travel = [path for path in paths if path.exists() and "results/reference/" not in path.as_posix()]
+    bytes_ = sum(path.stat().st_size for path in travel)
     assert bytes_ > 1e6
     assert bytes_ + pack.LIMIT_BYTES <= 64 * 2**20
