@@ -88,7 +88,8 @@ def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_chan
     modelled = jobs - declared  # what the model of waves may make of an entry of one of its kernels
     changes = {(kernel, config.split()[-1]) for _, kernel, config, _ in modelled}
     ways = {"flatten": ("persistent", "gated", "blockwise"), "shared1": ("warpgroup", "warpgroup_blockwise")}
-    assert changes == {(kernel, way) for way, kernels in ways.items() for kernel in kernels}
+    there = {kernel for _, kernel, _, _ in jobs}  # a folder of a kernel may have been taken out
+    assert changes == {(kernel, way) for way, kernels in ways.items() for kernel in kernels if kernel in there}
     assert {job.kernel for job in inspect.jobs(["decode"])} == {"decode"}
 
 
