@@ -16,6 +16,7 @@ COMMANDS = (
     ["-m", "pytest", "-q", "--co"],
     ["-m", "pytest", "-q", "tests/test_ci.py", *(f"tests/roofline/test_{name}.py" for name in ("options", "visit"))],
     ["-m", "pytest", "-q", *(f"tests/roofline/test_{name}.py" for name in ("imports", "documents", "account"))],
+    ["-m", "pytest", "-q", "tests/test_covering.py", "tests/kernels/test_compiled.py"],
 )
 """What is run there: what all tests import, and those that name operations."""
 
