@@ -72,6 +72,7 @@ def main() -> dict:
     return outcomes
 
 
+@pytest.mark.slow
 def test_arm_that_is_stopped_leaves_no_stream_waiting(elsewhere):
     """On the stand-in for an H100, in a process beside this one, which may be interpreting."""
     outcomes = elsewhere(main)

@@ -30,7 +30,6 @@ from collectives.transfers import Transfer
 from roofline.operations.ffn import Ffn
 from roofline.operations.gathering import Sweep
 from roofline.theory.arms import ARMS as ARM_SPECS
-from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks
 from roofline.worker.ranks import LATE_S, Ranks
 
@@ -197,7 +196,8 @@ def serial_alone(rank, count, path, kind):
 @pytest.mark.parametrize(
     ("of_a_rank", "kind"),
     [
-        *((gathers, kind) for kind in RANKS_TAKE["cuda"]),
+        (gathers, "nccl"),
+        pytest.param(gathers, "symmetric", marks=pytest.mark.slow),
         (serial_alone, "nccl_all_gather"),
         (what_is_computed, "nccl"),
     ],

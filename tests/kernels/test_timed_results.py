@@ -102,7 +102,8 @@ def measured(tmp_path, monkeypatch, machine_of):
 def test_what_a_timed_call_computed_is_looked_at(measured, kind, m):
     how, reason = KINDS[kind]
     rejected = measured(how, m)
-    assert rejected.keys() == ({"f"} if reason else set())
+    others = {"torch"} if "behind" in kind else set()  # into whose `out` the thread may write
+    assert rejected.keys() - others == ({"f"} if reason else set())
     if reason:
         assert rejected["f"].startswith("f: the result of a timed call was wrong: ")
         assert reason in rejected["f"]

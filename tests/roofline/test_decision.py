@@ -136,6 +136,7 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
     run = noisy(cut=3 * LEAST + 4)  # shapes were prepared by then: in the second further process its second one
     assert run.code == 2

@@ -132,6 +132,7 @@ def test_each_field_is_written_by_a_format_that_takes_its_ends():
         assert field.meaning and set(field.ends) <= FIELDS.keys(), field.name  # noqa: PT018
 
 
+@pytest.mark.slow
 def test_committed_runs_have_a_dispatcher_by_the_rule_of_their_commit(capsys):
     run = rule.load(REFERENCE / "nvidia-h100-80gb-hbm3-2026-11-26-4")
     table = roofline.by_tokens(run).set_index("m").round(3)
