@@ -66,7 +66,7 @@ class FfnGated(Case):
     >>> case.id, case.k, case.work.flop == 6 * 4096 * 16384 * 6656
     ('ffn_gated-llama-3-405b-tp8-m4096-bf16', 6656, True)
 
-    Raises ValueError for an unknown model or dtype, or a `tp` that does not divide d_ff.
+    Raises ValueError for an unknown model or dtype, a negative `m`, or a `tp` that does not divide d_ff.
     """
 
     model: str

@@ -40,7 +40,7 @@ def test_ids_are_read_back(name, contender):
     ],
 )
 def test_bad_ids_are_named(text, expected):
-    with pytest.raises(ValueError, match=r"case |no operation ") as error:
+    with pytest.raises(ValueError, match="case ") as error:
         operations.parse(text)
     assert expected in str(error.value)
 

@@ -95,10 +95,11 @@ def name_rows(axes, words: dict[float, str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def interval(frame, name: str):
+def interval(frame, name: str) -> list:
     """Lengths of error bars of the column `name`, whose interval is in `name`_low and `name`_high."""
-    ends = frame[[f"{name}_low", f"{name}_high"]]
-    return ends.sub(frame[name], axis=0).abs().to_numpy(float).T
+    below = frame[name] - frame[f"{name}_low"]
+    above = frame[f"{name}_high"] - frame[name]
+    return [below.clip(lower=0), above.clip(lower=0)]
 
 
 def plain_numbers(axes) -> None:
