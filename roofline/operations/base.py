@@ -177,7 +177,11 @@ def parse(text: str) -> tuple[Any, str | None]:
 
     Raises ValueError for anything else, with an example, and for sizes that do not fit one another.
     """
-    return find(text).parse(text)
+    try:
+        operation = find(text)
+    except ValueError as error:
+        raise ValueError(f"case {text!r}: {error}") from None
+    return operation.parse(text)
 
 
 def place_of(target: str | type) -> str:

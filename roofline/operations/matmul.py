@@ -48,8 +48,8 @@ class Matmul(Case):
     >>> case.work.flop == 2 * 4096 * 6656 * 16384
     True
 
-    Raises ValueError for an unknown model or dtype, a layer that the model lacks, or a `tp` that does not divide d_ff,
-    or the kv heads.
+    Raises ValueError for an unknown model or dtype, a layer that the model lacks, a negative `m`, or a `tp` that does
+    not divide d_ff, or the kv heads.
     """
 
     model: str
@@ -67,6 +67,8 @@ class Matmul(Case):
         self.require("layer", self.layers)
         super().__post_init__()
         sides(self.model, self.layer)
+        if self.m < 0:
+            raise ValueError(f"tokens m={self.m}: it must be 0 or more")
         name, size = ("kv_heads", model.kv_heads) if self.layer in BY_HEADS else ("d_ff", model.d_ff)
         if self.tp < 1 or size % self.tp:
             raise ValueError(f"tp={self.tp} does not divide {name}={size} of {self.model}: choose a divisor of it")

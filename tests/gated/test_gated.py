@@ -109,9 +109,10 @@ def test_work_counts_three_matmuls_and_what_lies_between():
     assert (CASE.work.flop, CASE.work.device_bytes) == (6 * 64 * 1024 * 4096, 2 * elements)
 
 
-def test_sizes_that_no_layer_has_are_refused():
-    with pytest.raises(ValueError, match="tp=3 does not divide"):
-        FfnGated("1024x4096", 3, 64, "bf16")
+@pytest.mark.parametrize(("tp", "m", "problem"), [(3, 64, "tp=3 does not divide"), (1, -1, "tokens m=-1")])
+def test_sizes_that_no_layer_has_are_refused(tp, m, problem):
+    with pytest.raises(ValueError, match=problem):
+        FfnGated("1024x4096", tp, m, "bf16")
 
 
 def test_a_report_has_them_beside_the_layer(layer_run):

@@ -15,6 +15,11 @@ def test_bad_models_are_named(text, message):
         parse(text)
 
 
+def test_a_negative_number_of_tokens_is_named():
+    with pytest.raises(ValueError, match="m=-1"):
+        Matmul("xxl", "up", 1, -1, "bf16")
+
+
 @pytest.mark.parametrize(("layer", "n", "k"), [("up", 6656, 16384), ("down", 16384, 6656)])
 def test_layers_are_sharded_as_column_and_row_parallel(layer, n, k):
     case = Matmul("xxl", layer, 8, 4096, "bf16")
