@@ -21,7 +21,7 @@ def outcome_of(session: Session, worker: Told, end: WorkerEnd) -> Outcome | None
     elif end.is_hung:
         option = "; --ffn-first-call-seconds sets another" if step == Step.CALL else ""
         limit = f"it was not over in {worker.limit_s:.4g} s, the limit{option}"
-        outcome = Outcome(FAILED, f"hung at its {step}: {limit}; then {end.stands}")
+        outcome = Outcome(FAILED, f"hung at its {step}: {limit}; {end.stands}")
     return replace(outcome, reason=f"rank {end.rank}: {outcome.reason}") if end.rank else outcome
 
 

@@ -54,7 +54,7 @@ class WorkerEnd:
     """As `Child.marked` has it."""
     broke: Broke | None = None
     stands: str = ""
-    """The place where it hung, as `at mine.py:12`; where all ranks do, that of each."""
+    """The place where it hung, as `it stood at mine.py:12`; where all ranks do, that of each."""
     rank: str = ""
     """Whose worker it was; empty without ranks, and where all of them hung."""
 
@@ -188,8 +188,11 @@ class Child(Told):
         place = wait_for(answer, ANSWER_S)
         if place is True:  # its peers may hear of that before it is over
             return self.ended(self.end())
-        file, line = map(os.fsdecode, place.groups()) if place else ("a place that it does not tell", "")
-        return self.ended(HUNG, f"at {file.rpartition('/')[2]}:{line}".rstrip(":"))
+        stands = "it does not tell where it stood"
+        if place:
+            file, line = map(os.fsdecode, place.groups())
+            stands = f"it stood at {file.rpartition('/')[2]}:{line}"
+        return self.ended(HUNG, stands)
 
     def hear(self) -> Message | WorkerEnd:
         """The next message, or once there is none to come, how it ended."""

@@ -95,7 +95,7 @@ class Epochs:
         likeliest = min(ends, key=lambda rank: ends[rank].excuse)
         cause = ends[likeliest]
         if cause.is_hung:  # so do all
-            return replace(cause, stands=", ".join(f"rank {rank} {end.stands}" for rank, end in ends.items()))
+            return replace(cause, stands="; ".join(f"rank {rank}: {end.stands}" for rank, end in ends.items()))
         return replace(cause, rank=likeliest)
 
     def close(self) -> str:

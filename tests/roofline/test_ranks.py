@@ -50,13 +50,14 @@ def ranks(zygote, tmp_path_factory):
 
 ARM, BLOCKS = ["chunk_launches"], ["row_block_launches"]
 RAISED, KILLED = r"ArithmeticError: planted \(planted\.py", r"signal 9 \(SIGKILL\), at its turns"
-HUNG = r"hung at its {}: it was not over in 15 s, the limit.*; then rank 0 at {}, rank 1 at {}"
-WAITS, SILENT = r"\w+\.py:\d+", "a place that it does not tell"
+HUNG = r"hung at its {}: it was not over in 15 s, the limit.*; rank 0: {}; rank 1: {}"
+STOOD, SILENT = r"it stood at {}\.py:\d+", "it does not tell where it stood"
+WAITS = STOOD.format(r"\w+")
 STRUCK = [
     ("1 call SIGKILL", 2, ARM, f"rank 1: {KILLED}"),
 ]
 STRUCK_SLOWLY = [
-    ("1 matmul python", 2, BLOCKS, HUNG.format("turns", WAITS, r"planted\.py:\d+")),
+    ("1 matmul python", 2, BLOCKS, HUNG.format("turns", WAITS, STOOD.format("planted"))),
     ("1 call raise", 2, ARM, f"rank 1: {RAISED}"),
     ("0 check raise", 2, ARM, f"rank 0: {RAISED}"),
     ("1 prepare raise", 2, PREFETCHES, f"rank 1: {RAISED}"),
@@ -64,8 +65,8 @@ STRUCK_SLOWLY = [
     ("0 call SIGKILL", 2, ARM, f"rank 0: {KILLED}"),
     ("2 call SIGKILL", 4, ARM, f"rank 2: {KILLED}"),
     ("1 call SIGSTOP", 2, ARM, HUNG.format("turns", WAITS, SILENT)),
-    ("0 call c", 2, ARM, HUNG.format("turns", r"forked\.py:\d+", WAITS)),
-    ("1 check c", 2, ARM, HUNG.format("first call", WAITS, r"forked\.py:\d+")),
+    ("0 call c", 2, ARM, HUNG.format("turns", STOOD.format("forked"), WAITS)),
+    ("1 check c", 2, ARM, HUNG.format("first call", WAITS, STOOD.format("forked"))),
 ]
 
 

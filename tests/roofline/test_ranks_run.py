@@ -116,7 +116,7 @@ def hung(marked: int, stands: str) -> WorkerEnd:
 
 def test_ranks_leave_together_and_where_all_hang_it_is_told_where_each_stands():
     """Who ended its worker sooner would break those of others, which raise then. A rank in a call says whose."""
-    store, waits, calls = HashStore(), hung(0, "at waiting.py:20"), hung(2, "at mine.py:7")
+    store, waits, calls = HashStore(), hung(0, "it stood at a.py:20"), hung(2, "it stood at b.py:7")
     leaves = threading.Thread(target=Epochs(store, rank=1, size=3).leave, args=[calls])
     leaves.start()
     leaves.join(0.2)
@@ -124,7 +124,7 @@ def test_ranks_leave_together_and_where_all_hang_it_is_told_where_each_stands():
     Epochs(store, rank=2, size=3).leave()  # it has no worker
     leaves.join()
     end = Epochs(store, rank=0, size=3).end(waits)
-    assert (end.marked, end.stands, end.rank) == (2, "rank 0 at waiting.py:20, rank 1 at mine.py:7", "")
+    assert (end.marked, end.stands, end.rank) == (2, "rank 0: it stood at a.py:20; rank 1: it stood at b.py:7", "")
 
 
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
