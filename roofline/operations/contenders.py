@@ -202,6 +202,8 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
 
     >>> names(["~/a.py::matmul", "~/b.py::matmul", "pkg.fast:mm"])
     {'a_matmul': '~/a.py::matmul', 'b_matmul': '~/b.py::matmul', 'mm': 'pkg.fast:mm'}
+    >>> names(["~/a.py::mm", "~/b/a.py::mm"])
+    {'a_mm': '~/a.py::mm', 'a_mm_2': '~/b/a.py::mm'}
     """
     named: dict[str, str] = {}
     times = Counter(place.rpartition(":")[2] for place in places)
