@@ -264,7 +264,10 @@ def _cpuinfo(field: str) -> str:
 
 def _last_level_cache_bytes() -> int:
     """The size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
     largest = 0
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        largest = max(largest, 2**10 * int(path.read_text().strip().removesuffix("K")))  # its only unit
+        size = re.fullmatch(r"(\d+)([KMG])\s*", path.read_text())
+        if size:
+            largest = max(largest, int(size[1]) * units[size[2]])
     return largest or 32 * 2**20

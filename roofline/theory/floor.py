@@ -8,6 +8,7 @@ what its memory and its caches can. A chip of which that is unknown has no floor
 above it.
 """
 
+import math
 from typing import NamedTuple
 
 from roofline.theory.work import Work, peak_dtype
@@ -66,7 +67,7 @@ def _of_gpu(work: Work, machine: dict, dtype: str) -> Floor:
         per_cycle = max(per_cycle, of_sm.get("tf32", 0))
     source = f"{machine['sms']} SMs of the {sheet['name']} at {clock_mhz:g} MHz, and its memory"
     beyond_cache = max(0, work.device_bytes - machine["cache_bytes"])
-    bytes_per_s = sheet["memory_bandwidth_bytes_per_s"]
+    bytes_per_s = sheet["memory_bandwidth_bytes_per_s"] or math.inf  # which sets no floor
     why = f"{beyond_cache / 1e6:.3g} MB at {bytes_per_s / 1e9:.4g} GB/s ({source})"
     by_memory = Floor(beyond_cache / bytes_per_s, why)
     return max(by_memory, _of_flop(work, machine["sms"] * per_cycle * clock_mhz * 1e6, source))
