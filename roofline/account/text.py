@@ -74,7 +74,8 @@ def _fits(needed_bytes: float, room_bytes: int | None) -> str:
 def _memory(parts: Sequence[Part]) -> list[str]:
     rows = [["MEMORY in training", "GB", "GiB", ""]]
     for name, size_bytes, note in parts:
-        rows.append([f"  {name}", _number(size_bytes / GB, 2), _number(size_bytes / GIB, 2), note])
+        sizes = _number(size_bytes / GB, 2), _number(size_bytes / GIB, 2)
+        rows.append([f"  {name}", *sizes, note])
     return aligned(rows, "<>><")
 
 

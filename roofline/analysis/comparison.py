@@ -86,7 +86,9 @@ class Pair:
         self.judged_by = SPEED if None in self.all_of("hidden_fraction") else HIDDEN
         base, new = self.wires = self.means(REQUESTED)
         """The bytes/s that the wire was asked for on each side; None without a wire."""
-        self.on_one_wire = not (base and new) or max(base, new) / min(base, new) - 1 <= SAME_WIRE
+        self.on_one_wire = True
+        if base and new:
+            self.on_one_wire = max(base, new) / min(base, new) - 1 <= SAME_WIRE
         self.values = []
         """Those of each run, by sides."""
         for side in sides:
@@ -184,8 +186,11 @@ def _cases(pairs: list[Pair]) -> list[CaseChange]:
 
 def _means(pairs: list[Pair], run_count: int) -> list[CaseChange]:
     """The changes of contenders in the mean over the cases that all runs measured, where these are several."""
-    of_all_runs = [pair for pair in pairs if sum(map(len, pair.sides)) == run_count]
-    values_of_contender = grouped(((pair.contender, pair.judged_by), pair.values) for pair in of_all_runs)
+    values_of_contender: dict[tuple, list] = {}
+    for pair in pairs:
+        if sum(map(len, pair.sides)) == run_count:
+            key = pair.contender, pair.judged_by
+            values_of_contender.setdefault(key, []).append(pair.values)
     means = []
     for (contender, judged_by), values in values_of_contender.items():
         change = change_of_runs(values, judged_by)
@@ -222,7 +227,8 @@ def _measured(*sides: Sequence[Run]) -> dict[str, tuple[Measured, Measured]]:
     for side, runs in enumerate(sides):
         for run in runs:
             for record in records_of(run):
-                measured.setdefault(record["case"], ([], []))[side].append((run, record))
+                sides_of_case = measured.setdefault(record["case"], ([], []))
+                sides_of_case[side].append((run, record))
     return measured
 
 

@@ -68,7 +68,8 @@ def decision_of(case: MeasuredCase) -> Decision | None:
     is_decided = options.get("decide") and shape.analysis == "throughput" and shape.anchor
     if not is_decided or case.contender not in shape.rivals:
         return None
-    return decide([*shape.ratios(case.contender).values()], options["decide"], options["processes"])
+    ratios = [*shape.ratios(case.contender).values()]
+    return decide(ratios, options["decide"], options["processes"])
 
 
 def is_open(run: Run, shape: Shape) -> bool:
@@ -84,7 +85,9 @@ def is_time_up(run: Run) -> bool:
     """True where the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
     seconds = grouped((line["planned"], line["seconds"]) for line in run.processes)
     further = seconds.get(False, [0.0])
-    return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
+    next_s = further[-1] / 2
+    most_s = (MOST_TIMES - 1) * sum(seconds.get(True, []))
+    return sum(further) + next_s > most_s
 
 
 def fields(case: MeasuredCase) -> dict:

@@ -84,11 +84,15 @@ class MeasuredCase:
 
     @cached_property
     def time(self) -> Any:
-        """Its typical time, told beside the baseline's."""
-        return self.shape.time(self.contender)
+        """Its typical time, an interval, told beside the baseline's."""
+        return self.shape.estimate(float, self.times_s)
 
 
 def with_ends(name: str, interval: Interval | None, declared: Mapping[str, Field] = FIELDS) -> dict[str, float]:
     """The field `name` and those of its ends, as far as they are known; {} without an interval."""
     names = name, *declared[name].ends
-    return {name: value for name, value in zip(names, interval or (), strict=False) if not math.isnan(value)}
+    fields = {}
+    for name, value in zip(names, interval or (), strict=False):
+        if not math.isnan(value):
+            fields[name] = value
+    return fields

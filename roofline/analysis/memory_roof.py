@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from roofline.analysis.fields import MeasuredCase, with_ends
 from roofline.store.run import PROBE, Run, Shape
-from roofline.store.stats import Interval, grouped, time_of
+from roofline.store.stats import Interval, time_of
 from roofline.theory.bounds import Roof
 
 
@@ -51,8 +51,13 @@ def ceilings_of(run: Run) -> list[Ceiling]:
     beside a shape, or where it counts FLOP, a contender of the suite on a shape. Among equals it is the first."""
     ceilings = [*_by_probes(run)]
     probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
-    of_kind = grouped(((ceiling.kind, ceiling.dtype), ceiling) for ceiling in (*ceilings, *_by_contenders(run, probed)))
-    return [max(group, key=lambda ceiling: ceiling.value) for group in of_kind.values()]
+    ceilings += _by_contenders(run, probed)
+    highest: dict[tuple, Ceiling] = {}
+    for ceiling in ceilings:
+        kind = ceiling.kind, ceiling.dtype
+        if kind not in highest or ceiling.value > highest[kind].value:
+            highest[kind] = ceiling
+    return [*highest.values()]
 
 
 def _by_probes(run: Run) -> Iterator[Ceiling]:

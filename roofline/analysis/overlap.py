@@ -243,7 +243,9 @@ class ArmSamples:
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     """The names of the fastest unsplit matmul of `shape` and of its link alone."""
     gemms = filter(shape.times_s, shape.of_role("gemm"))
-    return min(gemms, key=shape.time, default=None), next(iter(shape.of_role("link")), None)
+    fastest = min(gemms, key=shape.time, default=None)
+    links = shape.of_role("link")
+    return fastest, links[0] if links else None
 
 
 def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:
@@ -254,7 +256,9 @@ def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
     """The first rank's lead over the last one, as a share of the last one's time, in the median round."""
-    of_ranks = [shape.values(entrant, f"rank{rank}_s").values() for rank in range(shape.params["ranks"])]
+    of_ranks = []
+    for rank in range(shape.params["ranks"]):
+        of_ranks.append(shape.values(entrant, f"rank{rank}_s").values())
     spreads = [1 - min(times_s) / max(times_s) for times_s in zip(*of_ranks, strict=True)]
     return median(spreads) if spreads else None
 

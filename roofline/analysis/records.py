@@ -55,8 +55,9 @@ def record_of(case: MeasuredCase) -> dict:
 def _declared(case: MeasuredCase, own_fields: Mapping[str, Field]) -> dict:
     """Values that operation, contender and machine declared. What is measured stands in their place."""
     shape = case.shape
+    costs = case.entrant.get("costs", {})
     fields = {**shape.params}
-    for declared in (shape.facts, case.entrant, case.entrant.get("costs", {}), shape.telemetry):
+    for declared in (shape.facts, case.entrant, costs, shape.telemetry):
         for name, value in declared.items():
             if name in FIELDS or name in own_fields:
                 fields[name] = value
@@ -104,7 +105,8 @@ def _case_fields(case: MeasuredCase) -> dict:
 def _time_fields(case: MeasuredCase) -> dict:
     """The time of a case, its rate, and the ratio to the baseline, which there is not where that was refused."""
     shape = case.shape
-    fields = with_ends("time_s", case.time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, case.time))
+    tflops = rate_of(shape.work.flop / 1e12, case.time)
+    fields = with_ends("time_s", case.time) | with_ends("tflops", tflops)
     fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
     if anchor := shape.anchor:
         fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
@@ -200,24 +202,20 @@ def _notes(record: dict, shape: Shape) -> str:
     return "; ".join(notes)
 
 
-def as_frame(records: list[dict], fields: Mapping[str, Field] = FIELDS) -> DataFrame:
-    """`records` with a column for each of `fields`; what a record has not is missing there."""
+@once
+def frame(run: Run) -> DataFrame:
+    """A row for every case of `run`, and a column for each field. Its `attrs` have what a figure needs beside:
+    `title`, `footer`, and {dtype: its roof, or None} `measured` and of the `datasheet`."""
     import pandas
 
-    data = {}
-    for name, field in fields.items():
+    records = records_of(run)
+    columns = {}
+    for name, field in fields_of(run).items():
         values = [record.get(name) for record in records]
         types = frozenset(type(value) for value in values if value is not None)
         usual = "float64" if field.unit else "object"
-        data[name] = pandas.Series(values, dtype=DTYPES.get(types, usual))
-    return pandas.DataFrame(data)
-
-
-@once
-def frame(run: Run) -> DataFrame:
-    """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: its roof, or None} `measured` and of the `datasheet`."""
-    table = as_frame(records_of(run), fields_of(run))
+        columns[name] = pandas.Series(values, dtype=DTYPES.get(types, usual))
+    table = pandas.DataFrame(columns)
     source = run.metadata["machine"]["source"]
     measured, datasheet = {}, {}
     for dtype in table["dtype"].unique():

@@ -56,9 +56,12 @@ def over_libraries(run: Run, frame: DataFrame) -> tuple[str, int, Interval] | No
     """The fastest library of those that ran on every shape of a matmul that one of ours, or of the user's, did; how
     many shapes; and the mean of the fastest of ours over it. None without such a library, or one of ours, or where some
     shape has too few rounds of both."""
-    cases = frame[(frame["op"] == "matmul") & (frame["contender"] != frame["baseline"] + AGAIN)]
+    matmuls = frame[frame["op"] == "matmul"]
+    cases = matmuls[matmuls["contender"] != matmuls["baseline"] + AGAIN]
     libraries = {NUMPY, *cases["baseline"]}
-    libraries |= {name for shape, name in _cases(run, cases) if shape.entrants[name].get("of_library")}
+    for shape, name in _cases(run, cases):
+        if shape.entrants[name].get("of_library"):
+            libraries.add(name)
     times_s = cases.pivot(index="shape", columns="contender", values="time_s")
     is_library = times_s.columns.isin(libraries)
     ours = times_s.loc[:, ~is_library].dropna(how="all")

@@ -90,7 +90,8 @@ def _bench(options: argparse.Namespace) -> int:
     words, _ = roofline_pytest.joined(options.words)
     paths = [word.partition("::")[0] for word in words if not word.startswith("-")]
     has_tests = any(Path(path).exists() for path in paths)
-    os.environ[BENCH] = "python3 -m roofline" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
+    is_module = sys.argv[0].endswith("__main__.py")
+    os.environ[BENCH] = "python3 -m roofline" if is_module else shlex.quote(sys.argv[0])
     roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests)
 
 

@@ -129,7 +129,15 @@ def launch(tool: str, folder: Path, cases: Iterable[str]) -> tuple[str, list[dic
     ]
     env = os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=env, stdout=PIPE, stderr=STDOUT, errors="replace", check=False)
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=env,
+        stdout=PIPE,
+        stderr=STDOUT,
+        errors="replace",
+        check=False,
+    )
     printed = anonymous(f"{log.read_text(errors='replace')}\n{done.stdout}")
     log.write_text(printed)
     return printed, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -153,13 +161,16 @@ def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
     for field, metrics in METRICS.items():
         counted = table.reindex(columns=metrics).apply(pandas.to_numeric, errors="coerce")
         fields[field] = counted.sum(axis=1, skipna=False).mask(is_marker, 0)
-    by_call = pandas.DataFrame(fields).groupby(is_marker.cumsum() - 1).agg(lambda of_call: of_call.sum(skipna=False))
+    calls_of_rows = pandas.DataFrame(fields).groupby(is_marker.cumsum() - 1)
+    by_call = calls_of_rows.agg(lambda of_call: of_call.sum(skipna=False))
     called = pandas.Series([line["call"] for line in lines if "call" in line])
-    by_case = {}
+    by_case: dict[str, dict] = {}
     for case, calls in by_call.groupby(called):
         medians = calls.median(skipna=False)
         if len(calls) == CALLS and medians["dram_bytes"] > 0:
-            by_case[case] = {field: None if pandas.isna(count) else round(count) for field, count in medians.items()}
+            by_case[case] = {}
+            for field, count in medians.items():
+                by_case[case][field] = None if pandas.isna(count) else round(count)
     return by_case
 
 

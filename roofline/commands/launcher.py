@@ -32,7 +32,8 @@ MARKER_CYCLES = 1000
 def main(folder: Path, copy_bytes: int, cases: list[str]) -> None:
     run = journal.load(folder)
     require_same_machine(run.metadata)
-    runners = operations.Runners(replace(options_of(run.metadata["options"]), users=(), baseline=None))
+    options = options_of(run.metadata["options"])
+    runners = operations.Runners(replace(options, users=(), baseline=None))
     call(COPY, copy_by_kernel(copy_bytes // 2))
     for case in cases:
         try:

@@ -31,7 +31,14 @@ def _of_git(root: Path) -> tuple[str, str]:
     describe = ["git", "describe", "--always", "--exclude=*", "--dirty=+dirty"]
     env = os.environ | {"LC_ALL": "C"}
     try:
-        told = subprocess.check_output(describe, text=True, errors="replace", cwd=root, env=env, stderr=subprocess.PIPE)
+        told = subprocess.check_output(
+            describe,
+            text=True,
+            errors="replace",
+            cwd=root,
+            env=env,
+            stderr=subprocess.PIPE,
+        )
         return told.strip(), ""
     except OSError as error:
         return UNKNOWN, f"git could not be run ({error.strerror})"

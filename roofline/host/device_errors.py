@@ -41,7 +41,8 @@ def lack(error: BaseException) -> str | None:
 def reason(error: BaseException) -> str:
     """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
-    first = next((plain(line) for line in _text(error).splitlines() if line.strip()), "")
+    lines = [plain(line) for line in _text(error).splitlines() if line.strip()]
+    first = lines[0] if lines else ""
     if (missing := lack(error)) and first:
         return f"{missing}: {first}"
     if isinstance(error, RefusedError):

@@ -43,7 +43,8 @@ def choose_device(wanted: str, timed: bool) -> str:
     switched on while something is to be timed, or to run on a GPU; where a GPU has too few hardware queues for the
     streams of links; and where launches block on one that is timed.
     """
-    is_interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
+    switch = os.environ.get("TRITON_INTERPRET", "").lower()
+    is_interpreting = switch in {"1", "true", "yes", "on", "y"}
     if is_interpreting and (timed or wanted == "cuda"):
         raise ValueError("TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it")
     if wanted == "cpu" or is_interpreting:

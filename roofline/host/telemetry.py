@@ -146,7 +146,8 @@ class CpuTelemetry:
         """None: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
-        stolen, busy, total, of_run = (after - before for after, before in zip(self._stat(), self._before, strict=True))
+        since = [now - before for now, before in zip(self._stat(), self._before, strict=True)]
+        stolen, busy, total, of_run = since
         of_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1  # the others are ranks of this run
         return {
             "throttled": None,
@@ -183,7 +184,8 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
         if old is None or value is None:
             value = old if value is None else value
         elif isinstance(value, str):
-            value = ", ".join(filter(None, dict.fromkeys([*old.split(", "), *value.split(", ")])))
+            words = [*old.split(", "), *value.split(", ")]
+            value = ", ".join(filter(None, dict.fromkeys(words)))
         elif key in HIGHEST:
             value = max(old, value)
         else:

@@ -34,7 +34,9 @@ def _import_those_of_checkout(root: Path) -> None:
     """Import the modules that the table of the checkout `root` lists, but for those of a folder that was taken out. An
     installed package has no checkout around it."""
     file = root / "pyproject.toml"
-    tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}) if file.is_file() else {}
+    if not file.is_file():
+        return
+    tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     sys.path.insert(0, str(root))  # PyPI has another package called `kernels`
     for module in tools.get("roofline", {}).get("operations", ()):
         if (root / module.replace(".", "/")).with_suffix(".py").is_file():

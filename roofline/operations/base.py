@@ -193,7 +193,8 @@ def place_of(target: str | type) -> str:
     file = Path(inspect.getfile(target)).resolve()
     module = target.__module__
     for entry in map(Path, sys.path):
-        if "." in module and file == entry.resolve().joinpath(*module.split(".")).with_suffix(".py"):
+        imported = entry.resolve().joinpath(*module.split("."))
+        if "." in module and file == imported.with_suffix(".py"):
             return f"{module}:{target.__qualname__}"
     return f"{file}::{target.__qualname__}"
 

@@ -247,7 +247,10 @@ def load(place: str, wanted: str = "") -> Callable:
     if type(function).__module__.startswith("triton."):
         raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
     if not callable(function):
-        functions = [word for word, value in vars(module).items() if inspect.isfunction(value) and word[0] != "_"]
+        functions = []
+        for word, value in vars(module).items():
+            if inspect.isfunction(value) and word[0] != "_":
+                functions.append(word)
         problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
         those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
         raise ValueError(f"{place}: {name} {problem}; {those}")
@@ -275,7 +278,8 @@ def _module(place: str) -> ModuleType:
         if isinstance(error, SystemExit):
             last += ENDS
         if isinstance(error, ImportError):
-            last += _clash(error.name or "", [file.parent] if file else map(Path, sys.path))
+            folders = [file.parent] if file else map(Path, sys.path)
+            last += _clash(error.name or "", folders)
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
 
 
@@ -330,6 +334,7 @@ def module_of(file: Path) -> ModuleType:
         sys.path.remove(folder)
         for other in sys.modules.keys() - before - {name} if is_apart else ():
             place = file.parent / other.partition(".")[0]
-            if (getattr(sys.modules[other], "__file__", None) or "").startswith((f"{place}.py", f"{place}{os.sep}")):
+            source = getattr(sys.modules[other], "__file__", None) or ""
+            if source.startswith((f"{place}.py", f"{place}{os.sep}")):
                 del sys.modules[other]
     return module

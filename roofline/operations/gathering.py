@@ -177,9 +177,11 @@ def cases_of(case: type[Gathering], options) -> list:
         degrees = {"middle": _middle_degree(sweep, model), "greatest": max(sweep.tp)}
         for changed in sweep.parts.get(case.op, [{}]):
             part: Any = replace(sweep, **changed)
-            for ranks, wire, degree, rows in product(part.ranks, part.wires, part.tp, part.rows):
+            every = product(part.ranks, part.wires, part.tp, part.rows)
+            for ranks, wire, degree, rows in every:
                 tp = degrees.get(degree, degree)
-                if sweep.parts and (sizes.d_ff % tp or math.gcd(sizes.d_model, sizes.d_ff) % ranks):
+                is_whole = sizes.d_ff % tp == 0 and math.gcd(sizes.d_model, sizes.d_ff) % ranks == 0
+                if sweep.parts and not is_whole:
                     continue
                 token = exercise_wire(model, dtype) if wire == BALANCE else wire
                 cases.append(case(model, *case.layers, tp, rows, dtype, ranks, token))
@@ -192,7 +194,8 @@ def _middle_degree(sweep: Sweep, model: str) -> int:
     ranks = sweep.ranks[0]  # where there are several, no part is of the middle degree
     flop_per_byte = parse_model(model).d_ff * ranks / max(1, ranks - 1)  # other sizes cancel
     balance = EXERCISE_BALANCE / _divisor(model)
-    return max((tp for tp in sweep.tp if flop_per_byte / tp > balance), default=min(sweep.tp))
+    above = [tp for tp in sweep.tp if flop_per_byte / tp > balance]
+    return max(above, default=min(sweep.tp))
 
 
 def _divisor(model: str) -> int:

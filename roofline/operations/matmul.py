@@ -96,7 +96,8 @@ class Matmul(Case):
         m = self.m
         n = self.n
         k = self.k
-        device_bytes = (m * k + n * k) * ITEMSIZE[self.dtype] + m * n * ITEMSIZE[self.result_dtype]
+        device_bytes = (m * k + n * k) * ITEMSIZE[self.dtype]
+        device_bytes += m * n * ITEMSIZE[self.result_dtype]
         if self.dtype == "fp8":
             device_bytes += (m + n) * SCALE_BYTES
         elif self.dtype == "fp8_block":

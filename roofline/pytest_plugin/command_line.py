@@ -128,8 +128,11 @@ def ranks_of_environment() -> Epochs | None:
     except RuntimeError as error:
         raise OSError(f"torchrun's store does not answer: {error}") from None
     del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
-    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_RANK", "0"))
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if of_rank := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
+    first = here * len(cores) // count
+    behind = (here + 1) * len(cores) // count
+    if of_rank := cores[first:behind]:
         os.sched_setaffinity(0, of_rank)
     return Epochs(store, rank, size)

@@ -52,7 +52,9 @@ def run(options) -> int:
 def draw(base: list[Run], new: list[Run], folder: Path) -> Path:
     """Draw the figure speedup of a run of BASE and one of NEW into `folder`. Returns the picture's path. Raises
     ValueError where a side has several runs, or there is nothing to draw."""
-    figure = speedup(frame(base[0]), frame(new[0])) if len(base + new) == 2 else None
+    figure = None
+    if len(base) == len(new) == 1:
+        figure = speedup(frame(base[0]), frame(new[0]))
     if not figure:
         raise ValueError("--figure draws one run a side, which have matmuls of several M; leave it out")
     folder.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,8 @@ def above_the_roof(frame: DataFrame) -> Lines:
 
 def unequal(frame: DataFrame) -> Lines:
     """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
-    again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
+    is_again = frame["contender"] == frame["baseline"] + AGAIN
+    again = frame[is_again].dropna(subset="ratio_to_baseline")
     missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
     if missed.empty or _chance_of_missing(len(missed), len(again)) >= CHANCE:
         return
@@ -142,7 +143,8 @@ def below_own_ideal(frame: DataFrame) -> Lines:
 def one_binary(frame: DataFrame) -> Lines:
     """A line for each set of contenders that run the same machine code on a shape, as a sweep that took the default."""
     known = frame.dropna(subset="binary")
-    same = known[known["binary"].ne("") & known.duplicated(["shape", "binary"], keep=False)]
+    known = known[known["binary"] != ""]
+    same = known[known.duplicated(["shape", "binary"], keep=False)]
     names = same.groupby(["shape", "binary"], sort=False)["contender"].agg(" and ".join)
     for contenders, count in names.value_counts(sort=False).items():
         yield f"{contenders} run the same machine code on {count} of {frame['shape'].nunique()} shapes"
@@ -188,7 +190,10 @@ def waiting(frame: DataFrame) -> Lines:
 
 def roof_drifted(run: Run) -> Lines:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
-    values_of = grouped(((line["ceiling"], line["dtype"]), line["value"]) for line in run.ceilings)
+    values_of: dict[tuple, list[float]] = {}
+    for line in run.ceilings:
+        kind = line["ceiling"], line["dtype"]
+        values_of.setdefault(kind, []).append(line["value"])
     for ceiling in ceilings_of(run):
         if ceiling.kind == "copy":
             continue
@@ -213,7 +218,10 @@ def case_words(row: Series) -> str:
 
 def in_words(values: Series) -> str:
     """What a case is called by, of fields of `WORDS`."""
-    return ", ".join(WORDS[name].format(value) for name, value in values.dropna().items())
+    words = []
+    for name, value in values.dropna().items():
+        words.append(WORDS[name].format(value))
+    return ", ".join(words)
 
 
 def _outcomes(run: Run, **words: str) -> Lines:

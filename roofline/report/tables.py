@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roofline.analysis.fields import FIELDS
 from roofline.operations.shown import Field, Table
 from roofline.report.format import ABOVE_ALL, FORMATS, WITH_ENDS
-from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
 from roofline.theory.words import nearest
 
@@ -44,10 +43,11 @@ class Section(NamedTuple):
     def has_table(self) -> bool:
         return len(self.table) > 0
 
-    def explained(self) -> Section:
-        """The section with a line that says what a mark in its table means, if there is one."""
+    @property
+    def below(self) -> Sequence[str]:
+        """The lines below the table: `lines`, and what a mark in it means, if there is one."""
         is_marked = self.has_table and any(cell.endswith(ABOVE_ALL) for cell in self.table.to_numpy().ravel())
-        return self._replace(lines=[*self.lines, ABOVE]) if is_marked else self
+        return [*self.lines, ABOVE] if is_marked else self.lines
 
 
 def section(table: Table, frame: DataFrame, lines: Sequence[str] = (), fields: Mapping[str, Field] = FIELDS) -> Section:
@@ -144,7 +144,10 @@ def named(cases: Sequence[str]) -> str:
 
 def by_reason(cases: Iterable[tuple[str, str, str]]) -> list[str]:
     """A line for each word and reason of `cases`, (word, reason, case) each."""
+    cases_of: dict[tuple[str, str], list[str]] = {}
+    for word, reason, case in cases:
+        cases_of.setdefault((word, reason), []).append(case)
     lines = []
-    for (word, reason), of_reason in grouped(((word, reason), case) for word, reason, case in cases).items():
+    for (word, reason), of_reason in cases_of.items():
         lines.append(f"{word}: {named(of_reason)}: {reason}")
     return lines

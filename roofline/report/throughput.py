@@ -72,7 +72,8 @@ def tokens_table(rows: DataFrame) -> DataFrame:
     fields = dict(BY_TOKENS)
     for name in list(rows)[len(BY_TOKENS) :: 3]:  # libraries, with two columns more for the ends of each
         fields[name] = Field(name, "", "1", f"{name} [95 %]", "mean", columns_of(name)[1:])
-    table = texts(rows, [name for name, field in fields.items() if field.header], fields)
+    columns = [name for name, field in fields.items() if field.header]
+    table = texts(rows, columns, fields)
     for index, row in rows.iterrows():
         table.loc[index, FASTEST] += _tuned_text(row["tuned"])
         table.loc[index, LEAST] = f"{table.loc[index, LEAST]} {row['least_shape']}".rstrip()

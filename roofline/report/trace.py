@@ -100,7 +100,9 @@ def read(path) -> DataFrame:
     and `end_s`, and which of `PATTERNS` it is. Raises ValueError for a file that is no trace."""
     try:
         content = Path(path).read_bytes()
-        events = json.loads(gzip.decompress(content) if str(path).endswith(".gz") else content)["traceEvents"]
+        if str(path).endswith(".gz"):
+            content = gzip.decompress(content)
+        events = json.loads(content)["traceEvents"]
     except Exception as error:
         message = f"{path} is no trace ({error!r}): give what torch.profiler's export_chrome_trace wrote"
         raise ValueError(message) from None
@@ -128,7 +130,8 @@ def take_waiting_out(tables: list[DataFrame], traces) -> None:
     collectives = ranks[ranks.name.str.contains("nccl")]
     same = collectives.groupby(["name", "group", "rank"])
     counts = same.size().unstack()
-    if 0 not in counts or counts.nunique(axis=1).max() > 1 or counts.count(axis=1).max() < 2:
+    are_equal = counts.nunique(axis=1).max() == 1
+    if 0 not in counts or not are_equal or counts.count(axis=1).max() < 2:
         names = ", ".join(map(str, traces))
         raise ValueError(
             f"{names} have not the same kernels of NCCL: give the same steps of ranks of one group, or one"
@@ -142,8 +145,10 @@ def take_waiting_out(tables: list[DataFrame], traces) -> None:
 def lanes_of(ran: DataFrame) -> dict[str, DataFrame]:
     """{what goes on: whether it does in each stream, from the time in the index, in seconds, to the next}"""
     kinds = ran[[*PATTERNS]].astype(int)
-    changes = concat([kinds.set_index([ran.start_s, ran.stream]), -kinds.set_index([ran.end_s, ran.stream])])
-    going = changes.groupby(level=[0, 1]).sum().unstack(fill_value=0).cumsum().gt(0)
+    begun = kinds.set_index([ran.start_s, ran.stream])
+    ended = kinds.set_index([ran.end_s, ran.stream])
+    changes = concat([begun, -ended]).groupby(level=[0, 1]).sum()
+    going = changes.unstack(fill_value=0).cumsum().gt(0)
     works = ~going["waits"]
     computing, communication = going["computing"] & works, going["communication"]
     both = computing.any(axis=1) & communication.any(axis=1)

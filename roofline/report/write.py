@@ -73,12 +73,6 @@ def _drawn(op: str, name: str, place: str, run: Run) -> Any:
         return None
 
 
-def sections(run: Run, cases: DataFrame) -> list[Section]:
-    """The sections of the whole report."""
-    first = Section("Findings", throughput.first_line(run, cases), lines=findings(run, cases))
-    return [first, *body(run, cases), *_end(run)]
-
-
 def body(run: Run, cases: DataFrame) -> list[Section]:
     """The sections of the tables: a brief one of each analysis, their summary, all cases, and the further tables that
     have rows."""
@@ -96,7 +90,12 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         whole.append(every._replace(figures=figures, long=by_fastest.has_table and not of_users))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
-    further = [overlap.splits(cases), *_of_operations(run, cases), throughput.steady(cases), throughput.counted(cases)]
+    further = [
+        overlap.splits(cases),
+        *_of_operations(run, cases),
+        throughput.steady(cases),
+        throughput.counted(cases),
+    ]
     further = [section for section in further if section.has_table]
     return [*brief, Section("In all", lines=summary), *whole, *further]
 
@@ -126,8 +125,12 @@ def _end(run: Run) -> list[Section]:
     """Ceilings, cases without a number, and the conditions of the run."""
     measured = ceilings(run)
     sections = [Section("Ceilings", "" if measured else "None was measured.", lines=measured)]
-    on = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]
-    for title, lines in (("Not measured", missing(run)), ("Conditions", on), ("Notes", [*run.notes, *unknown(run)])):
+    further = {
+        "Not measured": missing(run),
+        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items()],
+        "Notes": [*run.notes, *unknown(run)],
+    }
+    for title, lines in further.items():
         if lines:
             sections.append(Section(title, lines=lines))
     return sections
@@ -164,24 +167,26 @@ def terminal(run: Run) -> list[str]:
     """The worst findings, the brief tables, the summary, the ceilings and what was not measured."""
     cases = frame(run)
     worst = findings(run, cases)
-    lines = [*filter(None, [throughput.first_line(run, cases)]), "Findings", *worst[: html.MOST_FINDINGS]]
+    lines = ["Findings", *worst[: html.MOST_FINDINGS]]
+    if first := throughput.first_line(run, cases):
+        lines.insert(0, first)
     if len(worst) > html.MOST_FINDINGS:
         lines.append(f"and {len(worst) - html.MOST_FINDINGS} more in the report")
     lines.append("")
     for section in body(run, cases):
-        shown = []
+        shown, below = [], section.lines
         if section.has_table and not section.long:
-            section = section.explained()
-            shown = tables.terminal(section.table)
-        if shown or section.lines:
-            lines += [section.title, *shown, *section.lines, ""]
+            shown, below = tables.terminal(section.table), section.below
+        if shown or below:
+            lines += [section.title, *shown, *below, ""]
     return [*lines, *ceilings(run), *run.notes, *unknown(run), *missing(run)]
 
 
 def markdown(run: Run, cases: DataFrame, pictures: Collection[str]) -> str:
     """The report, with those of its figures that are in `pictures`."""
     parts = [f"# {tables.escaped(run.metadata['title'])}", tables.escaped(run.metadata["footer"])]
-    for section in map(Section.explained, sections(run, cases)):
+    first = Section("Findings", throughput.first_line(run, cases), lines=findings(run, cases))
+    for section in [first, *body(run, cases), *_end(run)]:
         parts.append(f"## {tables.escaped(section.title)}")
         if section.about:
             parts.append(section.about)
@@ -190,6 +195,6 @@ def markdown(run: Run, cases: DataFrame, pictures: Collection[str]) -> str:
                 parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
         if section.has_table:
             parts.append(tables.markdown(section.table))
-        if section.lines:
-            parts.append("\n".join(f"- {tables.escaped(line)}" for line in section.lines))
+        if section.below:
+            parts.append("\n".join(f"- {tables.escaped(line)}" for line in section.below))
     return "\n\n".join(parts) + "\n"

@@ -59,10 +59,10 @@ def differences(base: list[dict], new: list[dict]) -> dict[str, tuple[str, str]]
     differences = {}
     for name in ALL:
         lacking = NOT_RECORDED if name == "ptxas" else "none"
-        of_base = [conditions(metadata).get(name, lacking) for metadata in base]
-        of_new = [conditions(metadata).get(name, lacking) for metadata in new]
+        of_base = dict.fromkeys(conditions(metadata).get(name, lacking) for metadata in base)
+        of_new = dict.fromkeys(conditions(metadata).get(name, lacking) for metadata in new)
         if len({*of_base, *of_new} - {NOT_RECORDED}) > 1:
-            differences[name] = " and ".join(dict.fromkeys(of_base)), " and ".join(dict.fromkeys(of_new))
+            differences[name] = " and ".join(of_base), " and ".join(of_new)
     return differences
 
 

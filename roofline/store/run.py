@@ -200,7 +200,8 @@ class Shape:
     def rivals(self) -> list[str]:
         """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
+        of_baseline = self.baseline, self.baseline + AGAIN
+        others = [name for name in self.measured if name not in of_baseline]
         rivals = [name for name in others if not self.entrants[name].get("of_library")]
         return rivals or others
 
@@ -271,7 +272,9 @@ class Run:
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
-        return [] if self.void else [(shape, name) for (_, name), shape in self.rows.items()]
+        if self.void:
+            return []
+        return [(shape, name) for (_, name), shape in self.rows.items()]
 
     @property
     def void(self) -> str:

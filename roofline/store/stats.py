@@ -32,6 +32,8 @@ Series = Mapping[int, float]
 """{round: value above 0}."""
 Groups = Mapping[int, tuple[int, int]]
 """{round: (process, pass)}."""
+Units = Mapping[int, list[int]]
+"""{number of a process or a block: its rounds}."""
 
 
 class Interval(NamedTuple):
@@ -66,42 +68,44 @@ def estimate(
     if len(series) == 1 and anchor.keys().isdisjoint(series[0]):
         anchor = series[0]
     groups = groups or dict.fromkeys(anchor, (0, 0))
-    unit_of = processes(groups)
-    typical = _typical(anchor, series, unit_of)
+    typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
     means = map(fmean, zip(*typical.values(), strict=True))
     value = of(*map(math.exp, means))
     if len(typical) == 1:
-        unit_of = blocks(groups)
-    values = values_by(unit_of, of, *series, anchor=anchor)
-    return student(value, [*values.values()], log=log)
+        typical = _typical(anchor, series, blocks(groups))
+    has_ends = _are_enough(anchor, series)
+    values = [of(*map(math.exp, logs)) for logs in typical.values() if has_ends]
+    return student(value, values, log=log)
 
 
-def processes(groups: Groups) -> dict[int, int]:
-    """{round: its process}."""
-    of_round = {}
-    for index, (process, _) in groups.items():
-        of_round[index] = process
-    return of_round
+def _are_enough(anchor: Series, series: tuple[Series, ...]) -> bool:
+    return all(len(anchor.keys() & values.keys()) >= LEAST_ROUNDS for values in series)
 
 
-def units(groups: Groups) -> dict[int, int]:
-    """{round: its process}, or where all are of one its block: what varies from one to the next is independent."""
-    of_round = processes(groups)
-    return of_round if len({*of_round.values()}) > 1 else blocks(groups)
+def processes(groups: Groups) -> Units:
+    """{process: its rounds}."""
+    return grouped((process, index) for index, (process, _) in groups.items())
+
+
+def units(groups: Groups) -> Units:
+    """{process: its rounds}, or of a single one {block: its rounds}: what varies from one to the next is
+    independent."""
+    of_process = processes(groups)
+    return of_process if len(of_process) > 1 else blocks(groups)
 
 
 def values_by(
-    unit_of: Mapping[int, Any], of: Callable[..., float], *series: Series, anchor: Series | None = None
-) -> dict[Any, float]:
+    units: Units, of: Callable[..., float], *series: Series, anchor: Series | None = None
+) -> dict[int, float]:
     """{unit: `of(typical value of each series)`}, of each unit of rounds that has all of them; {} where a series has
     fewer than `LEAST_ROUNDS` beside the anchor."""
     anchor = anchor or series[0]
-    if any(len(anchor.keys() & values.keys()) < LEAST_ROUNDS for values in series):
+    if not _are_enough(anchor, series):
         return {}
     values = {}
-    for unit, logs in _typical(anchor, series, unit_of).items():
+    for unit, logs in _typical(anchor, series, units).items():
         values[unit] = of(*map(math.exp, logs))
     return values
 
@@ -127,16 +131,18 @@ def ratio_of(numerator: Series, denominator: Series, groups: Groups | None = Non
     return estimate(truediv, numerator, denominator, groups=groups)
 
 
-def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
+def _typical(anchor: Series, series: tuple[Series, ...], units: Units) -> dict[int, list[float]]:
     """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the
     anchor."""
-    rounds = grouped((unit_of[index], (index, value)) for index, value in anchor.items())
     typical = {}
-    for unit, pairs in sorted(rounds.items()):
-        of_anchor = middle([math.log(value) for _, value in pairs])
+    for unit, rounds in sorted(units.items()):
+        anchored = [index for index in rounds if index in anchor]
+        if not anchored:
+            continue
+        of_anchor = middle([math.log(anchor[index]) for index in anchored])
         logs = []
         for values in series:
-            ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
+            ratios = [math.log(values[index] / anchor[index]) for index in anchored if index in values]
             if ratios:
                 logs.append(of_anchor + middle(ratios))
         if len(logs) == len(series):
@@ -151,15 +157,11 @@ def middle(values: list[float]) -> float:
     return fmean(ranked[cut : len(ranked) - cut]) if cut else median(ranked)
 
 
-def blocks(groups: Groups) -> dict[int, int]:
-    """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
-    blocks = {}
-    for index, (_, pass_index) in groups.items():
-        blocks[index] = pass_index
-    if len({*groups.values()}) < BLOCKS:
-        for place, index in enumerate(sorted(blocks)):
-            blocks[index] = place * BLOCKS // len(groups)
-    return blocks
+def blocks(groups: Groups) -> Units:
+    """{block: its rounds} of a single process: its passes, or where they are few, runs of its rounds."""
+    if len({*groups.values()}) >= BLOCKS:
+        return grouped((pass_index, index) for index, (_, pass_index) in groups.items())
+    return grouped((place * BLOCKS // len(groups), index) for place, index in enumerate(sorted(groups)))
 
 
 @lru_cache

@@ -34,7 +34,9 @@ def read(kind: type, value: Any) -> Any:
 
 def read_line(kinds: dict[str, type], line: Any) -> Any:
     """A plain `line` as the one of `kinds` that its `kind` names. Raises ValueError."""
-    kind = read(dict, line).get("kind")
+    import msgspec
+
+    kind: Any = msgspec.convert(line, dict).get("kind")
     if str(kind) not in kinds:
         raise ValueError(f"it is of unknown kind {kind!r:.60}")
-    return read(kinds[kind], line)
+    return msgspec.convert(line, kinds[kind])

@@ -110,17 +110,19 @@ class Trials:
     def next(self, among: Container[str]) -> tuple[str, Cases]:
         """The next contender to be tried, and its cases on the shapes `among` which it is; nobody where none waits
         there. Who failed too often is given up, and where the time for trials is over, all are."""
-        name = ""
+        last = ""
         trials: dict[str, Cases] = {}
-        for case in [case for case in self.waiting if case[0] in among]:
-            if why := self.why_no_more(case[1]):
-                of_what = self.waiting.pop(case)
+        for shape, name in list(self.waiting):
+            if shape not in among:
+                continue
+            if why := self.why_no_more(name):
+                of_what = self.waiting.pop((shape, name))
                 beside = f" Beside others: {of_what}." * bool(of_what)
-                self.given_up["-".join(case)] = f"{case[1]}: not tried alone, {why}.{beside}"
+                self.given_up[f"{shape}-{name}"] = f"{name}: not tried alone, {why}.{beside}"
             else:
-                shape, name = case
+                last = name
                 trials.setdefault(name, {})[shape] = [name]
-        return name, trials.get(name, {})
+        return last, trials.get(last, {})
 
     def why_no_more(self, name: str, seconds: float = 0.0) -> str:
         """Why a contender is tried no more, where its trial has lasted so many seconds by now; empty if it is."""
@@ -141,7 +143,8 @@ class Trials:
                 self.innocent.add((shape, name))
                 of_what = self.waiting.pop((shape, name))
                 self.writer.note(f"apart {case}", f"{case} was tried alone, and does well. Beside others: {of_what}.")
-        has_ended_it = not (worker.is_done or worker.is_stopped)
-        for shape, names in self.left().items() if has_ended_it and self.failures[name] >= MOST_FAILURES else ():
+        if worker.is_done or worker.is_stopped or self.failures[name] < MOST_FAILURES:
+            return
+        for shape, names in self.left().items():
             if name in names:
                 self._suspect(shape, name, "")

@@ -29,18 +29,18 @@ def suspects(session: Session, worker: Told, end: WorkerEnd) -> list[str]:
     """The contenders that may have ended a worker at a shape: whose turn or call it was, or where that is not known,
     who was alone, or who failed alone before, or all but the baseline. Who has lost the row did not: the fault goes
     on."""
-    shape = end.step.shape
-    at_turn = end.step.entrants[end.marked - 1] if end.step.entrants and end.marked else ""
+    step = end.step
+    at_turn = step.entrants[end.marked - 1] if step.entrants and end.marked else ""
     told = end.broke.name if end.broke else at_turn
-    name = told or end.step.name or worker.request.apart
-    names = [name] if name else _likeliest(session, end.step)
-    return [name for name in names if shape and f"{shape}-{name}" not in session.run.outcomes]
+    name = told or step.name or worker.request.apart
+    names = [name] if name else _likeliest(session, step)
+    return [name for name in names if step.shape and f"{step.shape}-{name}" not in session.run.outcomes]
 
 
 def _likeliest(session: Session, step: StepBegan) -> list[str]:
     left = session.trials.left().get(step.shape, [])
-    known = [name for name in left if session.trials.failures[name]]
-    return known or [name for name in left if name != step.baseline] or left
+    others = [name for name in left if name != step.baseline]
+    return [*filter(session.trials.failures.get, left)] or others or left
 
 
 def conclude(session: Session, worker: Told, end: WorkerEnd) -> None:

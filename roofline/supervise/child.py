@@ -170,10 +170,20 @@ class Child(Told):
         """True where its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.channel], 0)
 
+    def has_told(self, within_s: float = 0.0) -> bool:
+        """True where it tells something `within_s`, or is over: then there is something to hear."""
+        return self.is_over or bool(wait([self.channel], within_s))
+
     def go_on(self, *, stop: bool = False) -> None:
         """Let it go on with what it tells, or tell it to end."""
-        self.is_stopped = stop
+        self.is_stopped |= stop
         self.channel.acknowledge(stop=stop)
+
+    def stop(self) -> None:
+        """Have it tell its whole rounds and end, if it was not told to."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            self.process.terminate()
 
     def stand(self) -> WorkerEnd:
         """The end of it; or where it goes on, that it hangs, and at which line its Python stands."""
@@ -195,7 +205,9 @@ class Child(Told):
         return self.ended(HUNG, stands)
 
     def hear(self) -> Message | WorkerEnd:
-        """The next message, or once there is none to come, how it ended."""
+        """The next message, or once there is none to come, how it ended; where it tells nothing, it hangs."""
+        if not self.has_told():
+            return self.stand()
         try:
             if self.is_over:
                 raise EOFError

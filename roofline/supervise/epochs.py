@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +155,7 @@ def _end_of(epochs: Epochs, child: Child) -> WorkerEnd | None:
     """How a worker ends, or stands when rank 0 ends the run; None where it did well. It goes on with what it tells;
     where it ends otherwise, rank 0 is told, and waited for. Raises RankLostError."""
     while not epochs.store_get("over"):
-        if not (child.is_over or wait([child.channel], LOOK_S)):
+        if not child.has_told(LOOK_S):
             continue
         message = child.hear()
         if not isinstance(message, WorkerEnd):

@@ -17,7 +17,7 @@ from roofline.protocol.messages import Message, Request, Stopped
 from roofline.store import typed
 from roofline.supervise import signals
 from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
-from roofline.supervise.epochs import Epochs, RankLostError
+from roofline.supervise.epochs import RankLostError
 from roofline.supervise.limits import limit_s
 from roofline.supervise.plan import flops_per_s
 from roofline.supervise.session import Session
@@ -33,10 +33,6 @@ APART_S = 0.7
 """Signals closer together are one: `timeout` sends its own to the process and to its group."""
 BY_SIGNAL = 130
 """Exit code of a run that a second signal ended."""
-
-
-Messages = Generator[tuple[Child, Message | WorkerEnd], None, None]
-"""Workers, and what each tells."""
 
 
 def run_workers(session: Session, requests: list[Request], hear: Callable[[Told, object], None]) -> None:
@@ -63,20 +59,20 @@ def run_workers(session: Session, requests: list[Request], hear: Callable[[Told,
         hear(worker, worker.ended())
 
 
-def listen(session: Session, requests: list[Request]) -> Messages:
+def listen(session: Session, requests: list[Request]) -> Generator[tuple[Child, Message | WorkerEnd], None, None]:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
     workers: list[Child] = []
     with signals.noted() as session.signals, orphans.adopted():
         try:
-            while not session.signals:
-                if requests and not session.end_reason:
-                    workers += _begun(session, requests.pop(0))
-                elif workers:
-                    yield from _look(session, workers)
-                else:
-                    break
-            if session.signals:
-                yield from _stop(session, workers)
+            while _goes_on(session, workers, requests):
+                for worker in _ready(session, workers):
+                    message = worker.hear()
+                    if isinstance(message, WorkerEnd):
+                        workers.remove(worker)
+                        yield worker, _end(session, worker, message)
+                    else:
+                        yield worker, message
+                        worker.go_on(stop=session.is_over(worker))
         except RankLostError as lost:
             session.end(str(lost))
         finally:
@@ -90,16 +86,33 @@ def listen(session: Session, requests: list[Request]) -> Messages:
         raise KeyboardInterrupt(session.signals[0][0])
 
 
-def _begun(session: Session, request: Request) -> list[Child]:
-    """A worker that begins, as all ranks begin theirs; none where the system has no room for it."""
+def _goes_on(session: Session, workers: list[Child], requests: list[Request]) -> bool:
+    """True while there is a worker to listen to. Begins those that are asked for. Once a signal came, all have a while
+    to tell their whole rounds and end; a second signal ends them and the run at once."""
+    while requests and not (session.end_reason or session.signals):
+        _begin(session, workers, requests.pop(0))
+    if not session.signals:
+        return bool(workers)
+    (_, when), (name, again) = session.signals[0], session.signals[-1]
+    if again - when >= APART_S and not session.epochs:
+        for worker in workers:
+            worker.end()
+        _end_at_once(session, name)
+    for worker in workers:
+        worker.stop()
+    grace_s = RANKS_GRACE_S if session.epochs else GRACE_S
+    return bool(workers) and time.monotonic() < when + LOOK_S + grace_s
+
+
+def _begin(session: Session, workers: list[Child], request: Request) -> None:
+    """Begin a worker, as all ranks begin theirs, and add it to `workers`. The run ends where the system has no room
+    for it."""
     if session.epochs:
         request = session.epochs.begin(request)
     try:
-        worker = Child(request, session.root)
+        workers.append(Child(request, session.root))
     except OSError as error:
         session.end(f"a worker could not begin: {error}; set TMPDIR to a folder that can be written")
-        return []
-    return [worker]
 
 
 def _set_limit(session: Session, worker: Child) -> None:
@@ -114,37 +127,22 @@ def _set_limit(session: Session, worker: Child) -> None:
     worker.deadline = time.monotonic() + worker.limit_s
 
 
-def _look(session: Session, workers: list[Child]) -> Messages:
-    """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
-    its limit."""
+def _ready(session: Session, workers: list[Child]) -> list[Child]:
+    """Those of `workers` that tell something until the next look, are over, or hang: no step may outlast its limit.
+    Where another rank has failed, all; a signal that came to one ends the run here, too."""
     look_s = LOOK_S
     for worker in workers:
         if not worker.limit_s:
             _set_limit(session, worker)
         look_s = min(look_s, worker.deadline - time.monotonic())
-    ready = wait([worker.channel for worker in workers], max(0.0, look_s))
-    have_failed = session.epochs and _hear_of_ranks(session, session.epochs)
-    for worker in list(workers):
-        if worker.channel in ready or worker.is_over:
-            message = worker.hear()
-        elif have_failed or time.monotonic() >= worker.deadline:
-            message = worker.stand()
-        else:
-            continue
-        if isinstance(message, WorkerEnd):
-            workers.remove(worker)
-            yield worker, _end(session, worker, message)
-        else:
-            yield worker, message
-            worker.go_on(stop=session.is_over(worker))
-
-
-def _hear_of_ranks(session: Session, epochs: Epochs) -> bool:
-    """True where another rank has failed. A signal that came to one ends the run here, too."""
-    name = epochs.store_get("interrupted")
-    if name and not session.signals:
-        session.signals.append((name, time.monotonic()))
-    return bool(epochs.store_get("failed"))
+    wait([worker.channel for worker in workers], max(0.0, look_s))
+    if epochs := session.epochs:
+        name = epochs.store_get("interrupted")
+        if name and not session.signals:
+            session.signals.append((name, time.monotonic()))
+        if epochs.store_get("failed"):
+            return list(workers)
+    return [worker for worker in workers if worker.has_told() or time.monotonic() >= worker.deadline]
 
 
 def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:
@@ -161,21 +159,6 @@ def _end(session: Session, worker: Child, end: WorkerEnd) -> WorkerEnd:
             "device: what was measured after it may have shared the device with it.",
         )
     return end
-
-
-def _stop(session: Session, workers: list[Child]) -> Messages:
-    """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
-    _, when = session.signals[0]
-    deadline = time.monotonic() + (RANKS_GRACE_S if session.epochs else GRACE_S)
-    for worker in workers:
-        worker.process.terminate()
-    while workers and time.monotonic() < deadline:
-        yield from _look(session, workers)
-        name, again = session.signals[-1]
-        if again - when >= APART_S and not session.epochs:
-            for worker in workers:
-                worker.end()
-            _end_at_once(session, name)
 
 
 def _end_at_once(session: Session, name: str) -> None:

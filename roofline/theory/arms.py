@@ -244,7 +244,8 @@ def pieces_of(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[list
     chunk_s = product_s(grid, plan.workers, plan.ranks, t_gemm_s)
     if plan.block_tiles:
         chunk_s = t_gemm_s * plan.workers / (len(grid.tiles) * plan.ranks)
-    arrival_s = arrivals(plan.ranks, t_comm_s, grid.row_tiles, plan.block_tiles or grid.row_tiles // plan.row_blocks)
+    block_tiles = plan.block_tiles or grid.row_tiles // plan.row_blocks
+    arrival_s = arrivals(plan.ranks, t_comm_s, grid.row_tiles, block_tiles)
     parts = min(MOST_PARTS, plan.chunk_steps * plan.ranks)
     return schedule.cut_last_waves(grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, max(1, parts))
 

@@ -74,7 +74,9 @@ def _of_gpu(work: Work, machine: dict, dtype: str) -> Floor:
 
 
 def _of_cpu(work: Work, machine: dict, dtype: str) -> Floor:
-    per_cycle = {name: CPU_FLOP_PER_CYCLE[name].get(dtype, 0) for name in machine.get("instruction_sets", ())}
+    per_cycle = {}
+    for name in machine.get("instruction_sets", ()):
+        per_cycle[name] = CPU_FLOP_PER_CYCLE[name].get(dtype, 0)
     if not per_cycle:
         raise ValueError("/proc/cpuinfo names no instruction set of those in roofline/theory/floor.py")
     widest = max(per_cycle, key=per_cycle.__getitem__)

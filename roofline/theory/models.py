@@ -88,7 +88,9 @@ def _divided(model: Model, divisor: str, name: str) -> Model:
             f"model {name!r}: the divisor must be a whole number that divides d_model={model.d_model} "
             f"and d_ff={model.d_ff}, as in {model.name}/16"
         )
-    sizes = {size: getattr(model, size) // parts for size in ("d_model", "d_ff", "heads", "kv_heads")}
+    sizes = {}
+    for size in ("d_model", "d_ff", "heads", "kv_heads"):
+        sizes[size] = getattr(model, size) // parts
     if model.kv_heads % parts:
         sizes |= {"heads": 0, "kv_heads": 0}
     return replace(model, name=name, **sizes)

@@ -63,7 +63,8 @@ def measure(
     """
     best = []
     reasons = []
-    for (kind, dtype), group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).items():
+    by_kind = grouped(((probe.kind, probe.dtype), probe) for probe in probes)
+    for (kind, dtype), group in by_kind.items():
         prepared = PreparedCase(None, "", device, is_guarded=False)
         for probe in group:
             prepared.enter(probe.name, probe.checked)

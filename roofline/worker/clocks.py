@@ -339,7 +339,8 @@ class CudaClock(Clock):
 def empty_call_s(clock) -> float | None:
     """The median time of a call that does nothing, which every sample carries on top of its work. None if all were
     late."""
-    times = [time_s for time_s in clock.turn([Call(lambda: None)] * 32) if time_s is not None]
+    empty = Call(lambda: None)
+    times = [time_s for time_s in clock.turn([empty] * 32) if time_s is not None]
     return median(times) if times else None
 
 

@@ -167,7 +167,8 @@ class ShapePasses:
         read = self.telemetry or worker.telemetry.summary()
         late = {}
         for name in rounds.times_s:
-            late[name] = before["late"].get(name, 0) + sum(name not in round_.time_s for round_ in new)
+            newly_late = sum(name not in round_.time_s for round_ in new)
+            late[name] = before["late"].get(name, 0) + newly_late
         sums = {
             "passes": passes,
             "processes": self.processes,

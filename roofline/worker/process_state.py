@@ -13,7 +13,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, lru_cache, partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 
@@ -61,7 +62,13 @@ JUDGES = "roofline.worker.", "roofline.protocol.", "roofline.store.", "kernels.b
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 
 
-def settings() -> Iterator[Setting]:
+@lru_cache(maxsize=1)
+def settings(modules: int) -> list[Setting]:
+    """All settings, which are found once for so many `modules` that are loaded."""
+    return [*_settings()]
+
+
+def _settings() -> Iterator[Setting]:
     """All settings. One that a module has not, as an older torch, reads as an AttributeError each time."""
     for place, names in ATTRIBUTES.items():
         holder = _at(place)
@@ -96,19 +103,26 @@ def _judges() -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{value.__name__}", value
 
 
-def _functions(holder: Any) -> dict[str, tuple]:
-    functions = {}
-    for name, value in vars(holder).items():
-        if callable(value) or isinstance(value, property):
-            functions[name] = value, getattr(value, "__code__", None)
-    return functions
+@cache
+def _callable(holder: Any, held: int) -> list[str]:
+    """The names of what can be called of a module or a class, which holds so many."""
+    return [name for name, value in vars(holder).items() if callable(value) or isinstance(value, property)]
 
 
-def _restore(holder: Any, functions: dict[str, tuple]) -> None:
-    for name, (function, code) in functions.items():
-        setattr(holder, name, function)
-        if code:
-            function.__code__ = code
+def _functions(holder: Any) -> tuple[list, list, list]:
+    """The names, the values and the code of what can be called."""
+    held = vars(holder)
+    names = _callable(holder, len(held))
+    values = [*map(held.get, names)]
+    return names, values, [value.__code__ for value in values if type(value) is FunctionType]
+
+
+def _restore(holder: Any, was: tuple[list, list, list]) -> None:
+    names, values, codes = was
+    for name, value in zip(names, values, strict=True):
+        setattr(holder, name, value)
+    for function, code in zip([value for value in values if type(value) is FunctionType], codes, strict=True):
+        function.__code__ = code
 
 
 def _at(place: str) -> Any:
@@ -166,7 +180,8 @@ def guarded(is_guarded: bool) -> Iterator[list[str]]:
         except Exception as error:
             return type(error)
 
-    before = [(setting, value_of(setting)) for setting in settings() if is_guarded]
+    known = settings(len(sys.modules)) if is_guarded else []
+    before = [(setting, value_of(setting)) for setting in known]
     changed: list[str] = []
     try:
         yield changed

@@ -233,7 +233,8 @@ class Rounds:
                 yield self._until_drawn(order[len(times) :], looked_at), looked_at
             return
         *others, last = order
-        if last not in self._looks or (last in self._looked_at and self._chance.random() >= LOOKED_AT):
+        was_looked_at = last in self._looked_at
+        if last not in self._looks or (was_looked_at and self._chance.random() >= LOOKED_AT):
             yield self._changed(order), []
             return
         if others:

@@ -94,7 +94,9 @@ class Runner:
 
     def clock(self):
         """The clock of the contenders: see `worker.clocks`."""
-        return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
+        if self.ranks is ALONE:
+            return clocks.for_device(self.options.device)
+        return self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
         """Calls that reach for the ceilings."""

@@ -16,7 +16,7 @@ from roofline.analysis.records import frame, records_of
 from roofline.operations.options import FLAGS
 from roofline.report import findings
 from roofline.report.tables import ABOVE
-from roofline.report.write import sections, terminal, write
+from roofline.report.write import body, terminal, write
 from roofline.store.stats import grouped
 
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
@@ -252,13 +252,13 @@ SHARES = [  # ceilings, lines of shapes, whether a share is marked
 def test_a_share_above_its_roof_is_marked_wherever_it_stands(loaded, roofs, shapes, is_marked):
     run = loaded(run_of(*roofs, *shapes))
     shown = terminal(run)
-    whole = [section.explained() for section in sections(run, frame(run))]
+    whole = body(run, frame(run))
     marked = [line for line in shown if "%" in line and line.endswith(" !")]
     assert (bool(marked), shown.count(ABOVE)) == (is_marked, int(is_marked))
     for section in whole:
         cells = section.table.to_numpy().ravel() if section.has_table else []
-        assert (ABOVE in section.lines) == any(cell.endswith(" !") for cell in cells)
-    assert any(ABOVE in section.lines for section in whole) == is_marked
+        assert (ABOVE in section.below) == any(cell.endswith(" !") for cell in cells)
+    assert any(ABOVE in section.below for section in whole) == is_marked
 
 
 WORST = [  # lines of a run, how its terminal begins

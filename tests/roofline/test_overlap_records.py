@@ -3,9 +3,10 @@
 import pytest
 from made_up_gathers import gather_matmul, gathering, scatter
 from made_up_run import HEAD, lines_of
+from pandas import DataFrame
 
 from roofline.analysis import overlap
-from roofline.analysis.records import as_frame, records_of
+from roofline.analysis.records import records_of
 from roofline.report import overlap as overlap_report
 from roofline.report import tables
 
@@ -46,7 +47,7 @@ def test_link_off_its_pace_voids_the_case(records):
 def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     record = records(without=[lost])["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
-    assert tables.texts(as_frame([record]), ["hidden_fraction"]).empty
+    assert tables.texts(DataFrame([record]), ["hidden_fraction"]).empty
     assert record["time_s"] == pytest.approx(23.2e-3, rel=0.02)
 
 
@@ -72,5 +73,5 @@ def test_what_splitting_costs_belongs_to_the_own_ideal_and_is_named(loaded):
     assert record["of_own_ideal"] == pytest.approx(4.8 / 5)
     parts_ms = [1e3 * (record[name] or 0) for name in overlap.LOST]
     assert parts_ms == pytest.approx([0.5, 0.3, 0, 0, 0.2])
-    table = overlap_report.splits(as_frame([record])).table
+    table = overlap_report.splits(DataFrame([record])).table
     assert (table["schedule"].item(), table["split"].item()) == ("+10.0 %", "+6.0 %")

@@ -52,9 +52,10 @@ def panels(cases, finding: str, heights_in, **shared) -> tuple:
     """A figure that says what is found, and (axes, rows of `cases`) of the panel of each operation, which is headed by
     the links."""
     figure = theme.new(11, sum(heights_in) + 2.2, cases, finding)
-    every_axes = figure.subplots(len(heights_in), squeeze=False, height_ratios=heights_in, **shared)[:, 0]
+    grid = figure.subplots(len(heights_in), squeeze=False, height_ratios=heights_in, **shared)
+    by_op = cases.groupby("op", sort=False)
     of_ops = []
-    for axes, (op, rows) in zip(every_axes, cases.groupby("op", sort=False), strict=True):
+    for axes, (op, rows) in zip(grid[:, 0], by_op, strict=True):
         axes.set_title(f"{op}, {link_text(rows)}")
         of_ops.append((axes, rows))
     return figure, of_ops

@@ -17,7 +17,10 @@ ISOLINES = (0.5, 0.75, 0.9)
 MANY = "many shapes"
 """The name of all shapes where there are more of them than marks: they look alike."""
 
-ROOFS = {"datasheet": {"color": GREY, "ls": "--", "lw": 1.3}, "measured": {"color": DARK, "lw": 2}}
+ROOFS = {
+    "datasheet": {"color": GREY, "ls": "--", "lw": 1.3},
+    "measured": {"color": DARK, "lw": 2},
+}
 """Roofs, by their name in the `attrs` of a frame, and how each is drawn."""
 
 
@@ -72,11 +75,12 @@ def _points(axes, rows, looks: dict) -> None:
 
     axes.set(xscale="log", yscale="log")
     axes.margins(0.08, 0.15)
-    at = {"x": "device_intensity", "y": "tflops"}
-    axes.errorbar(rows[at["x"]], rows[at["y"]], theme.interval(rows, at["y"]), **theme.BARS)
+    x, y = "device_intensity", "tflops"
+    axes.errorbar(rows[x], rows[y], theme.interval(rows, y), **theme.BARS)
     seaborn.scatterplot(
         rows,
-        **at,
+        x=x,
+        y=y,
         hue="contender",
         style="weights",
         ax=axes,
@@ -87,7 +91,8 @@ def _points(axes, rows, looks: dict) -> None:
         zorder=4,
     )
     of_tokens = rows.dropna(subset="m")
-    theme.name_points(axes, of_tokens.assign(name="M " + of_tokens["m"].astype("string")), **at, side="top")
+    names = "M " + of_tokens["m"].astype("string")
+    theme.name_points(axes, of_tokens.assign(name=names), x, y, side="top")
     theme.plain_numbers(axes)
     axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="")
     axes.yaxis.set_major_formatter(lambda tflops, place: flops_text(tflops))

@@ -54,7 +54,10 @@ def _scales(every_axes, cases) -> None:
 
     first = every_axes[0]
     first.set_xscale("log", base=2)
-    first.set(xlim=(min([0.6, *cases["ratio"]]) / 1.5, max([1.6, *cases["ratio"]]) * 1.5), ylim=(0, 1.8))
+    lowest = min([0.6, *cases["ratio"]])
+    highest = max([1.6, *cases["ratio"]])
+    first.set_xlim(lowest / 1.5, 1.5 * highest)
+    first.set_ylim(0, 1.8)
     first.set_yticks(np.linspace(0, 1, 6))
     first.xaxis.set_major_formatter("{x:g}")
     top = first.secondary_xaxis("top")
@@ -84,7 +87,8 @@ def _bounds(axes) -> None:
 def _points(axes, rows) -> None:
     """The arms of each shape, a little apart, on a line from the slowest to its name on the roof."""
     rank, _ = rows["contender"].factorize()
-    rows = rows.assign(roof=rows["ratio"].clip(upper=1), x=rows["ratio"] * ASIDE**rank)
+    ratio = rows["ratio"]
+    rows = rows.assign(roof=ratio.clip(upper=1), x=ratio * ASIDE**rank)
     shapes = rows.groupby("shape").agg({"ratio": "first", "share": "min", "roof": "first"})
     axes.vlines(*shapes.to_numpy().T, GREY, linewidth=0.9, zorder=1)
     theme.name_points(axes, rows, "ratio", "roof", "bottom")

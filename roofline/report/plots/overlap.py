@@ -54,7 +54,8 @@ def _draw(axes, rows) -> None:
     axes.use_sticky_edges = False
     gathers.points(axes, rows, "over", "y", "over")
     for arm in overlapping(rows).itertuples():
-        axes.plot(arm.t_own_ideal_s / arm.ideal_s, arm.y, color=arm.look["color"], zorder=3, **OWN_IDEAL)
+        own_ideal = arm.t_own_ideal_s / arm.ideal_s
+        axes.plot(own_ideal, arm.y, color=arm.look["color"], zorder=3, **OWN_IDEAL)
 
 
 def _draw_shape(axes, arms) -> str:

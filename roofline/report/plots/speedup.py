@@ -30,14 +30,25 @@ def speedup(frame: DataFrame, new: DataFrame | None = None):
     import pandas
 
     runs = [frame] if new is None else [frame, new]
-    rows = pandas.concat([_placed(of_run).assign(run=number) for number, of_run in enumerate(runs)], ignore_index=True)
+    placed = []
+    for number, of_run in enumerate(runs):
+        placed.append(_placed(of_run).assign(run=number))
+    rows = pandas.concat(placed, ignore_index=True)
     panels = [panel for _, panel in rows.groupby("panel", sort=False) if panel["m"].nunique() > 1]
     if not panels:
         return None
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure = theme.new(3.7 * columns, 3.6 * lines + 2.2, frame, finding(rows[rows["run"] == 0]))
-    grid = figure.subplots(2 * lines, columns, squeeze=False, sharex="col", sharey="row", height_ratios=[5, 2] * lines)
+    title = finding(rows[rows["run"] == 0])
+    figure = theme.new(3.7 * columns, 3.6 * lines + 2.2, frame, title)
+    grid = figure.subplots(
+        2 * lines,
+        columns,
+        squeeze=False,
+        sharex="col",
+        sharey="row",
+        height_ratios=[5, 2] * lines,
+    )
     places = grid.reshape(lines, 2, columns).swapaxes(1, 2).reshape(-1, 2)
     looks = theme.looks(rows["contender"].unique())
     machines = [of_run.attrs.get("footer", "").partition(",")[0] for of_run in runs]
@@ -83,7 +94,8 @@ def _draw(above, below, panel: DataFrame, looks: dict[str, dict], machines: list
     for (run, contender, is_rival), rows in panel.groupby(["run", "contender", "rival"], sort=False):
         rows = rows.sort_values("m")
         look = looks[contender] | {"ls": LINES[bool(is_rival)], "mfc": FILLS[run], "label": contender}
-        above.errorbar(rows["m"], rows["ratio"], theme.interval(rows, "ratio"), **theme.BARS | theme.POINTS | look)
+        points = theme.BARS | theme.POINTS | look
+        above.errorbar(rows["m"], rows["ratio"], theme.interval(rows, "ratio"), **points)
         below.plot(rows["m"], 100 * rows["of_roof"], **look | {"markersize": 4, "label": ""})
     chosen = panel[panel["contender"].eq(panel["dispatched"])]
     if len(chosen):

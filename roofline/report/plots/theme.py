@@ -50,9 +50,11 @@ def new(width: float, height: float, frame, finding: str):
     for name in ("title", "footer"):
         for whole in frame.attrs.get(name, "").splitlines():
             lines += wrap(whole, round(LETTERS * width), break_on_hyphens=False)
-    title = figure.suptitle(finding + "\n" * max(len(lines), 2), x=0.01, ha="left", fontsize=13)
+    room = "\n" * max(len(lines), 2)
+    title = figure.suptitle(finding + room, x=0.01, ha="left", fontsize=13)
     run = "\n".join(lines)
-    figure.add_artist(Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY))
+    below = Annotation(run, (0, 0), xycoords=title, va="bottom", fontsize=8.5, color=GREY)
+    figure.add_artist(below)
     return figure
 
 
@@ -109,7 +111,8 @@ def plain_numbers(axes) -> None:
 
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        steps = (1, 2, 5) if high < 1000 * low else (1,)
+        axis.set_major_locator(LogLocator(subs=steps))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
@@ -118,7 +121,8 @@ def name_points(axes, rows, x: str, y: str, side: str) -> None:
     """Write the `name` of each point at (`x`, `y`) of `rows`, upright: with its "top" as its `side` below the lowest,
     with its "bottom" above the highest. Names that would overlap share a place."""
     left, right = np.log(axes.get_xlim())
-    rows = rows.assign(place=(PLACES * (np.log(rows[x]) - left) / (right - left)).round())
+    fraction = (np.log(rows[x]) - left) / (right - left)
+    rows = rows.assign(place=(PLACES * fraction).round())
     edge, points_away = ("min", -7) if side == "top" else ("max", 7)
     for place, at in rows.groupby("place"):
         text = ", ".join(at.sort_values(x)["name"].unique())

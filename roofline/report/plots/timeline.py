@@ -120,7 +120,10 @@ def timeline(run: Run):
     """The figure; None where no arm has a timeline on a shape that can be compared with its T_gemm and T_comm."""
     cases = gathers.prepared(frame_of(run))
     cases = cases[~cases["op"].isin(BOTH)]
-    timelines = [run.rows[tuple(at)].timelines.get(at[1]) for at in cases[["shape", "contender"]].to_numpy()]
+    rows = run.rows
+    timelines = []
+    for shape, arm in cases[["shape", "contender"]].to_numpy():
+        timelines.append(rows[shape, arm].timelines.get(arm))
     cases = cases.assign(timeline=timelines).dropna(subset="timeline")
     if cases.empty:
         return None
@@ -136,7 +139,8 @@ def timeline(run: Run):
 
 def nearest_to_the_ridge(cases):
     """The shape of each operation that is on the wire `ridge`, or else nearest to where that would be."""
-    away = np.log(cases["ratio"]).abs().mask(cases["wire"] == "ridge", -1)
+    is_ridge = cases["wire"] == "ridge"
+    away = np.log(cases["ratio"]).abs().mask(is_ridge, -1)
     return cases.loc[away.groupby(cases["op"]).idxmin(), "shape"]
 
 
@@ -147,7 +151,8 @@ def _draw(axes, rows) -> None:
     first = rows.iloc[0]
     marks_s = [first["ideal_s"], first["t_gemm_s"] + first["t_comm_s"]]
     ends_s = [timeline["end_s"] for timeline in rows["timeline"]]
-    axes.set(xlim=(0, 1.1 * max(marks_s + ends_s)), ylim=(EACH * len(rows), -0.4))
+    axes.set_xlim(0, 1.1 * max(marks_s + ends_s))
+    axes.set_ylim(EACH * len(rows), -0.4)
     ticks = {}
     for index, (arm, timeline) in enumerate(rows[["contender", "timeline"]].to_numpy()):
         link_y = EACH * index + 0.5
@@ -156,7 +161,15 @@ def _draw(axes, rows) -> None:
         ticks[chip_y] = "chip"
         end_s = timeline["end_s"]
         lane = axes.barh(chip_y, end_s, HEIGHT, color=WAITS)
-        axes.bar_label(lane, [time_text(end_s)], padding=3, fontsize=9.5, weight="bold", bbox=BEHIND_TEXT, zorder=6)
+        axes.bar_label(
+            lane,
+            [time_text(end_s)],
+            padding=3,
+            fontsize=9.5,
+            weight="bold",
+            bbox=BEHIND_TEXT,
+            zorder=6,
+        )
         units = list(dict.fromkeys(units_of(timeline)))
         colours = theme.colours(units, PALETTE) | {None: HOME}
         _bars(axes, link_y, link_blocks(timeline), colours)
