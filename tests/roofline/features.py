@@ -1,4 +1,5 @@
-"""Which feature fills each field of fields.toml: in a committed run, or in one that the tests of a file make."""
+"""Which feature fills each field of fields.toml, in a committed run or in one that the tests of a file make; and what
+fields are of others."""
 
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame
@@ -52,6 +53,24 @@ OF_TABLE = {
     "matmul's choice by tokens": ("test_rehearsal.py", "tuned dispatched dispatched_ratio dispatched_tuned"),
 }
 """The same of the columns of `by_tokens`."""
+
+
+FORMULAS = {
+    "tflops": "flop / time_s / 1e12",
+    "ratio_to_baseline": "baseline_time_s / time_s",
+    "of_roof": "tflops / roof_tflops",
+    "device_intensity": "flop / (device_bytes + spilled_bytes)",
+    "wire_intensity": "flop / wire_bytes",
+    "ratio": "wire_intensity / balance",
+    "of_own_ideal": "t_own_ideal_s / time_s",
+    "hidden_fraction": "(t_gemm_s + t_comm_s - time_s) / shorter_s",
+    "steady_power_w": "steady_energy_j / steady_time_s",
+    "time_s": "ideal_s + lost_schedule_s + lost_split_s + lost_code_s + lost_contention_s + lost_rest_s",
+}
+"""What a field is, of others."""
+PAIRED = "hidden_clock_normalised gain_all_cores steady_ratio_to_baseline preset_slowdown gemm_slowdown link_slowdown"
+COUNTED = "lag1_correlation relative_error stolen_share others_share waiting_share load_average"
+"""Shares and ratios that no other fields make: of times that are paired in rounds, and of a process or a system."""
 
 
 def with_ends(declared: dict[str, Field], names: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas
 import pytest
-from features import CPU, FEATURES, GPU, LINK, OF_TABLE, unfilled, with_ends
+from features import COUNTED, CPU, FEATURES, FORMULAS, GPU, LINK, OF_TABLE, PAIRED, unfilled, with_ends
 
 from conftest import ROOT
 from roofline.analysis.fields import FIELDS, GROUPS, by_name, shown
@@ -65,22 +65,6 @@ def test_a_run_of_the_cpu_fills_the_fields_of_its_operation(op, cases, zygote, t
     assert run.metadata["shown"][op] == as_read(OPERATIONS[op].plain)
 
 
-FORMULAS = {
-    "tflops": "flop / time_s / 1e12",
-    "ratio_to_baseline": "baseline_time_s / time_s",
-    "of_roof": "tflops / roof_tflops",
-    "device_intensity": "flop / (device_bytes + spilled_bytes)",
-    "wire_intensity": "flop / wire_bytes",
-    "ratio": "wire_intensity / balance",
-    "of_own_ideal": "t_own_ideal_s / time_s",
-    "hidden_fraction": "(t_gemm_s + t_comm_s - time_s) / shorter_s",
-    "steady_power_w": "steady_energy_j / steady_time_s",
-    "time_s": "ideal_s + lost_schedule_s + lost_split_s + lost_code_s + lost_contention_s + lost_rest_s",
-}
-"""What a field is, of others."""
-PAIRED = "hidden_clock_normalised gain_all_cores steady_ratio_to_baseline preset_slowdown gemm_slowdown link_slowdown"
-COUNTED = "lag1_correlation relative_error stolen_share others_share waiting_share load_average"
-"""Shares and ratios that no other fields make: of times that are paired in rounds, and of a process or a system."""
 BOUNDS = {
     "bytes": (2**20, 2**40), "bytes/s": (1e8, 1e14), "FLOP": (1e5, 1e16), "FLOP/byte": (0.1, 1e5), "MHz": (100, 4000),
     "1e12 FLOP/s": (1e-4, 1e4), "Hz": (1e8, 4e9), "J": (1e-3, 1e4), "W": (10, 2000), "C": (10, 110),
