@@ -1,6 +1,6 @@
 """When a shape has rounds enough."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roofline.store.run import FEWEST_ROUNDS
 
@@ -24,12 +24,20 @@ class StopRule:
     warmup_s: float | None = 0.2
 
     @classmethod
-    def of_worker(cls, max_seconds: float, device: str, passes: int, of: int) -> "StopRule":
-        """The rule of a worker that makes `passes` of the `of` passes that are planned. On a CPU what was checked is
+    def of_options(cls, options) -> "StopRule":
+        """The rule for all passes over a shape, by which they are planned and made. On a CPU what was checked is
         warm."""
         return cls(
-            max_seconds=max_seconds * passes / of,
-            min_rounds=-(-cls.min_rounds * passes // of),
-            max_rounds=cls.max_rounds * passes // of,
-            warmup_s=cls.warmup_s if device == "cuda" else None,
+            max_seconds=options.max_seconds,
+            min_rounds=cls.min_rounds,
+            warmup_s=cls.warmup_s if options.device == "cuda" else None,
+        )
+
+    def part(self, passes: int, of: int) -> "StopRule":
+        """The rule for `passes` of the `of` passes that are planned."""
+        return replace(
+            self,
+            max_seconds=self.max_seconds * passes / of,
+            min_rounds=-(-self.min_rounds * passes // of),
+            max_rounds=self.max_rounds * passes // of,
         )

@@ -6,7 +6,6 @@ does not reach it, and all that it began ends with it.
 
 import mmap
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from roofline.host import container, orphans
 from roofline.host.orphans import DEATH_S
-from roofline.host.waiting import wait_for
+from roofline.host.waiting import place_of, wait_for
 from roofline.protocol.messages import (
     MESSAGE_S,
     Broke,
@@ -188,21 +187,15 @@ class Child(Told):
     def stand(self) -> WorkerEnd:
         """The end of it; or where it goes on, that it hangs, and at which line its Python stands."""
 
-        def answer() -> bool | re.Match | None:
-            if self.process.poll() is not None:
-                return True
-            return re.search(rb'File "(.+)", line (\d+)', os.pread(self._file.fileno(), KEPT_BYTES, 1))
+        def answer() -> bool | str:
+            return self.process.poll() is not None or place_of(os.pread(self._file.fileno(), KEPT_BYTES, 1))
 
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGUSR1)
         place = wait_for(answer, ANSWER_S)
         if place is True:  # its peers may hear of that before it is over
             return self.ended(self.end())
-        stands = "it does not tell where it stood"
-        if place:
-            file, line = map(os.fsdecode, place.groups())
-            stands = f"it stood at {file.rpartition('/')[2]}:{line}"
-        return self.ended(HUNG, stands)
+        return self.ended(HUNG, f"it stood at {place}" if place else "it does not tell where it stood")
 
     def hear(self) -> Message | WorkerEnd:
         """The next message, or once there is none to come, how it ended; where it tells nothing, it hangs."""

@@ -53,6 +53,7 @@ def flops_per_s(machine: dict) -> float:
 def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int]) -> Plan:
     """The plan of the `shapes` ({shape: contenders}) that are left, of some of which so many passes are `done`. `hello`
     is what the first worker told."""
+    rule = StopRule.of_options(options)
     passes = hello["passes"]
     planned = passes * (options.processes or hello["processes"])
     check_s = begin_s = START_S
@@ -68,10 +69,10 @@ def plan(shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, 
         left = planned - done.get(name, 0)
         most_left = max(most_left, left)
         call_s = case.work.flop / flops_per_s(hello["machine"])
-        least_s = StopRule.min_rounds * (len(contenders) + 1) * call_s  # a reference takes turns beside them
-        longest_s = PATIENCE * options.max_seconds
+        least_s = rule.min_rounds * (len(contenders) + 1) * call_s  # a reference takes turns beside them
+        longest_s = PATIENCE * rule.max_seconds
         short_shapes += least_s > longest_s
-        whole_s = min(max(options.max_seconds, least_s), longest_s)
+        whole_s = min(max(rule.max_seconds, least_s), longest_s)
         turns_s += left * (whole_s / planned + PASS_S)
         if options.device == "cuda":
             turns_s += BESIDE_S[analysis]

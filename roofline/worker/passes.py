@@ -63,7 +63,7 @@ class ShapePasses:
         worker = self.worker
         request = worker.request
         passes = request.passes[self.shape]
-        rule = StopRule.of_worker(worker.options.max_seconds, worker.device, passes, self.planned_passes)
+        rule = StopRule.of_options(worker.options).part(passes, self.planned_passes)
         if self.is_decided:
             rule = replace(rule, width=0.0)
         seed = self.seed + request.process

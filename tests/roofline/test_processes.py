@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,7 +70,9 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
 
 
 def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
-    whole, part = StopRule.of_worker(8.0, "cuda", 16, 16), StopRule.of_worker(8.0, "cuda", 4, 16)
+    whole = StopRule.of_options(SimpleNamespace(max_seconds=8.0, device="cuda"))
+    part = whole.part(4, 16)
+    assert whole.part(16, 16) == whole
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
     assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
 

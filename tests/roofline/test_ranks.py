@@ -52,7 +52,7 @@ ARM, BLOCKS = ["chunk_launches"], ["row_block_launches"]
 RAISED, KILLED = r"ArithmeticError: planted \(planted\.py", r"signal 9 \(SIGKILL\), at its turns"
 HUNG = r"hung at its {}: it was not over in 15 s, the limit.*; rank 0: {}; rank 1: {}"
 STOOD, SILENT = r"it stood at {}\.py:\d+", "it does not tell where it stood"
-WAITS = STOOD.format(r"\w+")
+WAITS = STOOD.format("(?:ranks|paced)")
 STRUCK = [
     ("1 call SIGKILL", 2, ARM, f"rank 1: {KILLED}"),
 ]
