@@ -75,8 +75,10 @@ def estimate(
     value = of(*map(math.exp, means))
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(groups))
-    has_ends = _are_enough(anchor, series)
-    values = [of(*map(math.exp, logs)) for logs in typical.values() if has_ends]
+    values = []
+    if _are_enough(anchor, series):
+        for logs in typical.values():
+            values.append(of(*map(math.exp, logs)))
     return student(value, values, log=log)
 
 
