@@ -28,6 +28,7 @@ from roofline.host.container import settle
 from roofline.operations import contenders
 from roofline.operations import options as ffn_options
 from roofline.protocol.messages import Broken
+from roofline.protocol.stop_rule import StopRule
 from roofline.pytest_plugin import metadata
 from roofline.pytest_plugin.command_line import identity, ranks_of_environment, refuse_selection, session_of
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
@@ -35,7 +36,6 @@ from roofline.report import throughput
 from roofline.store import conditions, journal
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import FEWEST_ROUNDS
 from roofline.supervise import measuring, plan, signals, stages
 from roofline.supervise.epochs import Epochs, follow
 from roofline.supervise.session import Session
@@ -316,7 +316,8 @@ def pytest_report_collectionfinish(config):
     if options.decide:
         text += ", for decisions up to three times that"
     if short := state.plan.short_shapes:
-        few = f"fewer than {FEWEST_ROUNDS} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
+        fewest = StopRule.of_options(options).min_rounds
+        few = f"fewer than {fewest} rounds, as their calls are long: a larger --ffn-max-seconds makes more"
         text += f"\n{short} of {len(state.planned)} shapes get {few}"
     if state.hello:
         text += f"\na worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"

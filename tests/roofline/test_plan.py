@@ -1,8 +1,10 @@
 """How long a run takes by its plan, and how long a step may."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from chosen_options import options
 
 from roofline.protocol.messages import Step, StepBegan
 from roofline.supervise import plan
@@ -10,15 +12,14 @@ from roofline.supervise.limits import limit_s
 
 SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 256)}
 HELLO = {"passes": 4, "processes": 3, "machine": {"source": "cpu", "cores": 20, "cache_bytes": 0}}
-OPTIONS = SimpleNamespace(device="cpu", max_seconds=1.0, processes=None, no_report=False)
+OPTIONS = options(max_seconds=1.0)
 
 BEGIN_S = plan.START_S + 4 * plan.ENTER_S["throughput"]
 TURNS_S = len(SHAPES) * (1.0 + 12 * plan.PASS_S)
 
 
 def planned(done=None, **changed):
-    options = SimpleNamespace(**vars(OPTIONS) | changed)
-    return plan.plan(SHAPES, options, HELLO, done=done or {})
+    return plan.plan(SHAPES, replace(OPTIONS, **changed), HELLO, done=done or {})
 
 
 def test_the_plan_counts_processes_checks_ceilings_turns_and_the_report():

@@ -6,9 +6,9 @@ import signal
 import subprocess
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 
 import pytest
+from chosen_options import options
 
 from results import visit
 from roofline.protocol.stop_rule import StopRule
@@ -70,7 +70,7 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
 
 
 def test_the_rule_of_a_worker_that_makes_some_of_the_passes():
-    whole = StopRule.of_options(SimpleNamespace(max_seconds=8.0, device="cuda"))
+    whole = StopRule.of_options(options("cuda", max_seconds=8.0))
     part = whole.part(4, 16)
     assert whole.part(16, 16) == whole
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
