@@ -257,7 +257,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
         "speed, geometric mean (shapes)": ", ".join(speeds),
     }
     link = f"[{folder.name}](reference/{folder.name}/report.md)"
-    return {"run": link} | {header: tables.cell(text) for header, text in texts.items()}
+    return {"run": link} | {header: tables.escaped(text) for header, text in texts.items()}
 
 
 def main(arguments: list[str], into: Path = INTO) -> int:

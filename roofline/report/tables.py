@@ -111,14 +111,12 @@ def markdown(table: DataFrame, *, trusted: bool = False) -> str:
     """The table in Markdown. Cells are a run's words, and escaped, unless they are `trusted`."""
     rule = ["--:" if side == ">" else ":--" for side in sides(table)]
     if not trusted:
-        table = table.map(cell).rename(columns=cell)
-    rows = [list(table), rule, *table.to_numpy()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def cell(text: str) -> str:
-    """`text` as `escaped`, in one cell of a table."""
-    return escaped(text).replace("|", r"\|")
+        table = table.map(escaped).rename(columns=escaped)
+    lines = []
+    for row in [list(table), rule, *table.to_numpy()]:
+        cells = [text.replace("|", r"\|") for text in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def escaped(text: str) -> str:
