@@ -109,19 +109,19 @@ def _callable(holder: Any, held: int) -> list[str]:
     return [name for name, value in vars(holder).items() if callable(value) or isinstance(value, property)]
 
 
-def _functions(holder: Any) -> tuple[list, list, list]:
-    """The names, the values and the code of what can be called."""
+def _functions(holder: Any) -> tuple[dict[str, Any], dict[FunctionType, Any]]:
+    """{name: value} of what can be called, and {function: its code}."""
     held = vars(holder)
-    names = _callable(holder, len(held))
-    values = [*map(held.get, names)]
-    return names, values, [value.__code__ for value in values if type(value) is FunctionType]
+    values = {name: held.get(name) for name in _callable(holder, len(held))}
+    codes = {value: value.__code__ for value in values.values() if type(value) is FunctionType}
+    return values, codes
 
 
-def _restore(holder: Any, was: tuple[list, list, list]) -> None:
-    names, values, codes = was
-    for name, value in zip(names, values, strict=True):
+def _restore(holder: Any, was: tuple[dict[str, Any], dict[FunctionType, Any]]) -> None:
+    values, codes = was
+    for name, value in values.items():
         setattr(holder, name, value)
-    for function, code in zip([value for value in values if type(value) is FunctionType], codes, strict=True):
+    for function, code in codes.items():
         function.__code__ = code
 
 
