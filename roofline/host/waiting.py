@@ -31,7 +31,8 @@ def place_of(dump: bytes) -> str:
     """The line at which the Python of a process stands, by a dump of `faulthandler`: the innermost that is not of the
     standard library, in which most wait. Empty where there is none yet.
 
-    >>> place_of(f'File "{re.__file__}", line 7 in sub\\n  File "/home/me/mine.py", line 12 in f'.encode())
+    >>> within = f'File "<frozen os>", line 9 in f\\n  File "{re.__file__}", line 7 in sub'
+    >>> place_of(f'{within}\\n  File "/home/me/mine.py", line 12 in f'.encode())
     'mine.py:12'
     """
     place = PLACE.search(os.fsdecode(dump))
